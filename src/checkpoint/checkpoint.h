@@ -1,0 +1,83 @@
+// A model's files, whatever their form: a Hugging Face folder (dense, or compressed-tensors NVFP4) or a .gguf. Tensors
+// have Hugging Face names ("model.layers.0.self_attn.q_proj.weight"). Opening checks every tensor against the config.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/json.h"
+#include "core/mapped_file.h"
+#include "halfbyte/dtype.h"
+#include "halfbyte/nvfp4.h"
+
+namespace halfbyte::checkpoint {
+
+// What config.json or the GGUF metadata say, checked for plausible ranges. Unknown architectures are kept by name: the
+// model decides what it runs.
+struct ModelConfig {
+    std::string architecture;  // "LlamaForCausalLM"
+    int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, layers = 0;
+    int64_t heads = 0, kv_heads = 0, head_dim = 0, max_positions = 0;
+    double rope_theta = 0, rms_norm_eps = 0;
+    bool tie_word_embeddings = false;
+    std::vector<int64_t> eos_ids;  // of generation_config.json, else of config.json
+    std::optional<int64_t> bos_id;
+    Json json;  // config.json as it is or as made from the GGUF, without quantization_config
+};
+
+// The texts of the other files of a Hugging Face folder; empty when absent.
+struct CompanionFiles {
+    std::string generation_config, tokenizer, tokenizer_config, chat_template;
+};
+
+enum class Scheme { nvfp4, nvfp4a16 };  // W4A4 and W4A16
+std::string_view name_of(Scheme scheme);  // "NVFP4", "NVFP4A16"
+
+struct DenseTensor {
+    DType dtype = DType::bf16;    // BF16, FP16 or FP32
+    std::vector<int64_t> shape;
+};
+
+// One quantised linear layer: the stored words, in the mapped file.
+struct NvFp4Linear {
+    int64_t n = 0, k = 0;
+    const uint8_t* codes = nullptr;         // [n, k/2]
+    const uint8_t* block_scales = nullptr;  // [n, k/16], linear
+    EncodeScale weight_scale{1.0f};
+    std::optional<EncodeScale> input_scale;  // absent for W4A16
+};
+
+class Checkpoint {
+  public:
+    virtual ~Checkpoint() = default;
+
+    virtual const std::filesystem::path& path() const = 0;
+    virtual std::string description() const = 0;  // "Hugging Face folder", "compressed-tensors NVFP4 (W4A4)", "GGUF"
+    virtual const ModelConfig& config() const = 0;
+    virtual const CompanionFiles& companions() const = 0;
+    virtual std::optional<Scheme> scheme() const = 0;  // none for dense weights
+
+    // Dense tensors by name. GGUF block types count as BF16.
+    virtual const std::map<std::string, DenseTensor>& dense() const = 0;
+    // Quantised modules by name ("model.layers.0.self_attn.q_proj"); empty for dense weights.
+    virtual const std::map<std::string, NvFp4Linear>& nvfp4() const = 0;
+
+    // Rows [first_row, first_row + rows) of a dense tensor (a vector is one row), in its dtype: the address in the mapped
+    // file where the bytes lie there as they are, else `buffer`, which is resized and filled.
+    virtual const uint8_t* read(const std::string& name, int64_t first_row, int64_t rows,
+                                std::vector<uint8_t>& buffer) const = 0;
+    // Gives the mapped pages of a dense tensor or of a quantised module back to the kernel.
+    virtual void release(const std::string& name) const = 0;
+
+    virtual uint64_t file_bytes() const = 0;  // of all weight files
+};
+
+// A folder or a file ending in .gguf. Errors: failure (not there), malformed, unsupported (dialect, GGUF type,
+// tokenizer, a non-empty transform_config).
+std::unique_ptr<Checkpoint> open_checkpoint(const std::filesystem::path& path);
+
+}  // namespace halfbyte::checkpoint

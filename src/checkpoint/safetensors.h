@@ -1,0 +1,88 @@
+// safetensors: 8 bytes little-endian header length, a JSON header, the tensors' bytes. Opening validates everything;
+// a file that opens can be read without further checks.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/mapped_file.h"
+#include "halfbyte/dtype.h"
+
+namespace halfbyte::checkpoint {
+
+struct TensorView {
+    std::string name;
+    DType dtype = DType::f32;
+    std::vector<int64_t> shape;
+    std::span<const uint8_t> bytes;      // in the mapped file
+    const MappedFile* file = nullptr;    // for messages and release()
+
+    int64_t elements() const;
+    std::string shape_text() const;      // "[2048, 128]"
+};
+
+class SafetensorsFile {
+  public:
+    // Error (malformed): header length, JSON, duplicate names, unknown dtype, shape against bytes, u64 overflow,
+    // ranges outside the file, overlaps and holes. Names file, tensor, what was found and what the rule is.
+    explicit SafetensorsFile(const std::filesystem::path& path);
+    const std::map<std::string, TensorView>& tensors() const { return tensors_; }
+    const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  private:
+    MappedFile file_;
+    std::map<std::string, TensorView> tensors_;
+    std::map<std::string, std::string> metadata_;
+};
+
+// The tensors of a folder: model.safetensors, or the shards that model.safetensors.index.json lists.
+class SafetensorsFolder {
+  public:
+    explicit SafetensorsFolder(const std::filesystem::path& folder);
+    const std::map<std::string, TensorView>& tensors() const { return tensors_; }
+    const std::filesystem::path& folder() const { return folder_; }
+
+  private:
+    std::filesystem::path folder_;
+    std::vector<std::unique_ptr<SafetensorsFile>> files_;
+    std::map<std::string, TensorView> tensors_;
+};
+
+struct TensorDeclaration {
+    std::string name;
+    DType dtype = DType::f32;
+    std::vector<int64_t> shape;
+};
+
+// Writes one file as a stream: the header from the declarations (8-byte aligned, in the given order), then each tensor's
+// bytes by write(), in that order and possibly in pieces. finish() checks that all was written, syncs and renames the
+// temporary file "PATH.partial-XXXXXX" to its place; without it the destructor removes the temporary file.
+class SafetensorsWriter {
+  public:
+    SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorDeclaration>& tensors,
+                      const std::map<std::string, std::string>& metadata);
+    ~SafetensorsWriter();
+    SafetensorsWriter(const SafetensorsWriter&) = delete;
+    SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+    void write(const std::string& name, std::span<const uint8_t> bytes);
+    void finish();
+    uint64_t file_bytes() const { return total_bytes_; }
+
+  private:
+    struct Pending {
+        std::string name;
+        uint64_t bytes;
+    };
+    std::filesystem::path path_, temporary_;
+    int descriptor_ = -1;
+    std::vector<Pending> pending_;
+    size_t current_ = 0;
+    uint64_t written_in_current_ = 0, total_bytes_ = 0;
+};
+
+}  // namespace halfbyte::checkpoint

@@ -1,0 +1,40 @@
+// The CPU kernels of one instruction set level. Every level gives the bits of src/reference. Arguments are trusted here:
+// src/backend has checked them.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/thread_pool.h"
+#include "halfbyte/operations.h"
+
+namespace halfbyte::cpu {
+
+enum class Level { scalar, avx2, avx512 };
+std::string_view name_of(Level level);
+
+struct Kernels {
+    Level level;
+    void (*quantize)(ThreadPool&, const QuantizeArgs&);
+    void (*dequantize)(ThreadPool&, const DequantizeArgs&);
+    void (*matmul_w4a4)(ThreadPool&, const MatmulW4A4Args&);
+    void (*matmul_w4a16)(ThreadPool&, const MatmulW4A16Args&);
+    void (*matmul_dense)(ThreadPool&, const MatmulDenseArgs&);
+    void (*rms_norm)(ThreadPool&, const RmsNormArgs&);
+    void (*silu_mul)(ThreadPool&, const SiluMulArgs&);
+    void (*softmax)(ThreadPool&, const SoftmaxArgs&);
+    void (*rope)(ThreadPool&, const RopeArgs&);
+    void (*attention)(ThreadPool&, const AttentionArgs&);
+};
+
+// All levels of this build, lowest first.
+std::span<const Level> levels();
+// Empty if this machine runs the level, else what it lacks: "the processor has no AVX-512 VNNI".
+std::string unsupported_reason(Level level);
+// The highest level that this machine runs.
+Level best_level();
+// Throws Error (unsupported) with the reason if the machine lacks the level.
+const Kernels& kernels(Level level);
+
+}  // namespace halfbyte::cpu

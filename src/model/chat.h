@@ -1,0 +1,26 @@
+// The chat templates that are built in. A template is recognised from its text, never executed.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace halfbyte::model {
+
+struct ChatMessage {
+    std::string role, content;  // role: "system", "user" or "assistant"
+};
+
+// ChatML: "<|im_start|>ROLE\nCONTENT<|im_end|>\n" for each message.
+struct ChatTemplate {
+    std::string default_system;  // put first when the conversation has no system message; may be empty: none
+    std::string end_token;       // "<|im_end|>"
+
+    std::string render(const std::vector<ChatMessage>& messages, bool add_generation_prompt) const;
+};
+
+// Nothing if the text is not a template of a built-in family.
+std::optional<ChatTemplate> recognise_chat_template(std::string_view text);
+
+}  // namespace halfbyte::model
