@@ -124,7 +124,7 @@ struct RopeArgs {
 };
 
 // Causal attention, FP32. Query row t has the absolute position first_position + t and sees positions 0 to its own.
-//   s_i = fl(sum32(q * k_i) * fl(1 / fl(sqrt(head_dim)))); m = max s; e_i = exp(fl(s_i - m));
+//   s_i = fl(sum32(q * k_i) * fl(1 / sqrt(head_dim))); m = max s; e_i = exp(fl(s_i - m));
 //   o = fl(sum32 over positions of e_i * v_i / sum32(e))
 struct AttentionArgs {
     ConstMatrix q;                       // [T, heads * head_dim]

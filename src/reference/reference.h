@@ -32,4 +32,7 @@ double accumulator_bound(int64_t k, double magnitudes);
 // fl(position * inv_freq); its cosine and sine in FP64, rounded once to FP32. cos, sin: out [positions, head_dim / 2].
 void rope_table(double theta, int64_t head_dim, int64_t positions, float* cos, float* sin);
 
+// 1/sqrt(head_dim), rounded once to FP32.
+float attention_scale(int64_t head_dim);
+
 }  // namespace halfbyte::reference
