@@ -50,7 +50,8 @@ struct DequantizeArgs {
 
 // W4A4 weights [N, K] as the CPU kernels read them: tiles of 16 rows, so that one vector holds one place of 16 outputs.
 // Tile t holds rows 16t..16t+15 (rows >= N as zeros); inside it block b of 16 elements occupies
-//   codes        128 bytes at ((t * blocks + b) * 128): byte 8r + j holds elements 2j (low) and 2j+1 (high) of row r
+//   codes        128 bytes at ((t * blocks + b) * 128): byte 64h + 4r + j (h = 0, 1; r = 0..15; j = 0..3) holds the
+//                elements 8h + 2j (low nibble) and 8h + 2j + 1 (high) of row r, so a 512-bit vector has 16 rows
 //   block_scales  16 bytes at ((t * blocks + b) * 16): E4M3 of rows 0..15 of the tile
 // The inverse is exact for the logical codes and scales (cpu/packed_weight.h).
 struct PackedWeight {
