@@ -4,16 +4,25 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 namespace halfbyte::checkpoint {
 
+// Keeps the order of keys. Looking a key up takes time linear in the object's size: iterate over large ones.
 using Json = nlohmann::ordered_json;
 
-// Throws Error (malformed) naming `file` for a syntax error, a duplicate key or nesting deeper than 128.
+// Throws Error (malformed) naming `file` for a syntax error, invalid UTF-8, a duplicate key or nesting deeper
+// than 128.
 Json parse_json(std::string_view text, const std::filesystem::path& file);
 
 // Reads and parses a whole file of at most `limit` bytes.
 Json read_json(const std::filesystem::path& file, uint64_t limit = 256u << 20);
+
+// The whole of a small text file, with the same limit.
+std::string read_text(const std::filesystem::path& file, uint64_t limit = 256u << 20);
+
+// A name out of a file, for a message: in quotes, control and non-ASCII characters escaped, shortened.
+std::string quote(std::string_view name);
 
 }  // namespace halfbyte::checkpoint

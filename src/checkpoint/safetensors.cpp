@@ -1,0 +1,290 @@
+#include "checkpoint/safetensors.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "checkpoint/json.h"
+#include "core/check.h"
+#include "core/output_folder.h"
+
+namespace halfbyte::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr uint64_t header_limit = 100'000'000;  // the format's own
+constexpr std::string_view index_name = "model.safetensors.index.json", single_name = "model.safetensors";
+
+template <typename... Values>
+void rule(bool holds, fmt::format_string<Values...> text, Values&&... values) {
+    check(holds, ErrorKind::malformed, text, std::forward<Values>(values)...);
+}
+
+DType dtype_of(const std::string& spelling, const std::string& where) {
+    for (int i = 0; i <= int(DType::f8_e5m2); ++i) {
+        if (name_of(DType(i)) == spelling) return DType(i);
+    }
+    for (const char* other : {"F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"}) {
+        check(spelling != other, ErrorKind::unsupported, "{}: the dtype {} is not read by this version",
+              where, other);
+    }
+    fail(ErrorKind::malformed, "{}: unknown dtype {}", where, quote(spelling));
+}
+
+// Elements times bytes each, or nothing when that leaves int64.
+std::optional<int64_t> byte_count(const std::vector<int64_t>& shape, DType dtype) {
+    int64_t count = int64_t(size_of(dtype));
+    for (const int64_t dimension : shape) {
+        if (dimension < 0 || __builtin_mul_overflow(count, dimension, &count)) return {};
+    }
+    return count;
+}
+
+std::string text_of(const std::vector<int64_t>& shape) {
+    return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::vector<uint64_t> unsigned_list(const Json& json, const char* key, const std::string& where) {
+    const auto found = json.find(key);
+    rule(found != json.end() && found->is_array(), "{}: needs a list \"{}\"", where, key);
+    std::vector<uint64_t> values;
+    for (const Json& value : *found) {
+        rule(value.is_number_unsigned(), "{}: {} holds {}; whole numbers of at least 0 are needed", where,
+             key, quote(value.dump()));
+        values.push_back(value.get<uint64_t>());
+    }
+    return values;
+}
+
+// One entry of the header against the bytes after it.
+TensorView read_entry(const std::string& name, const Json& json, std::span<const uint8_t> data,
+                      const MappedFile& file) {
+    const std::string where = fmt::format("{}: tensor {}", file.path().string(), quote(name));
+    rule(json.is_object(), "{}: its header entry is not an object", where);
+    const auto dtype = json.find("dtype");
+    rule(dtype != json.end() && dtype->is_string(), "{}: needs a text \"dtype\"", where);
+
+    TensorView view{.name = name,
+                    .dtype = dtype_of(dtype->get<std::string>(), where),
+                    .shape = {},
+                    .bytes = {},
+                    .file = &file};
+    for (const uint64_t dimension : unsigned_list(json, "shape", where)) {
+        rule(dimension <= uint64_t(std::numeric_limits<int64_t>::max()), "{}: dimension {} is too large",
+             where, dimension);
+        view.shape.push_back(int64_t(dimension));
+    }
+    const auto needed = byte_count(view.shape, view.dtype);
+    rule(needed.has_value(), "{}: the size of shape {} overflows", where, view.shape_text());
+
+    const auto range = unsigned_list(json, "data_offsets", where);
+    rule(range.size() == 2, "{}: data_offsets has {} numbers; begin and end are needed", where, range.size());
+    rule(range[0] <= range[1] && range[1] <= data.size(),
+         "{}: data_offsets [{}, {}] leave the {} bytes after the header; is the file cut off?", where,
+         range[0], range[1], data.size());
+    rule(range[1] - range[0] == uint64_t(*needed), "{}: {} of shape {} needs {} bytes, data_offsets span {}",
+         where, name_of(view.dtype), view.shape_text(), *needed, range[1] - range[0]);
+    view.bytes = data.subspan(range[0], range[1] - range[0]);
+    return view;
+}
+
+}  // namespace
+
+int64_t TensorView::elements() const {
+    return int64_t(bytes.size() / size_of(dtype));
+}
+
+std::string TensorView::shape_text() const {
+    return text_of(shape);
+}
+
+SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path) {
+    const auto bytes = file_.bytes();
+    const std::string where = path.string();
+    uint64_t length = 0;
+    rule(bytes.size() >= sizeof length,
+         "{}: {} bytes; a safetensors file starts with an 8-byte header length", where, bytes.size());
+    std::memcpy(&length, bytes.data(), sizeof length);
+    rule(length <= header_limit, "{}: header length {}; at most {} is allowed. Is this a safetensors file?",
+         where, length, header_limit);
+    rule(length <= bytes.size() - sizeof length,
+         "{}: header length {}, but only {} bytes follow; is the file cut off?", where, length,
+         bytes.size() - sizeof length);
+    const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + sizeof length, length);
+    rule(header.starts_with('{'), "{}: the header does not start with '{{'; is this a safetensors file?",
+         where);
+    const Json json = parse_json(header, path);
+    const auto data = bytes.subspan(sizeof length + length);
+
+    for (const auto& [name, entry] : json.items()) {
+        if (name != "__metadata__") {
+            tensors_.emplace(name, read_entry(name, entry, data, file_));
+            continue;
+        }
+        rule(entry.is_object(), "{}: __metadata__ is not an object", where);
+        for (const auto& [key, value] : entry.items()) {
+            rule(value.is_string(), "{}: __metadata__ {} is not a text", where, quote(key));
+            metadata_.emplace(key, value.get<std::string>());
+        }
+    }
+
+    // Every byte belongs to exactly one tensor.
+    std::vector<const TensorView*> order;
+    for (const auto& [name, view] : tensors_) order.push_back(&view);
+    const auto begin = [&](const TensorView* view) { return uint64_t(view->bytes.data() - data.data()); };
+    std::sort(order.begin(), order.end(), [&](const TensorView* a, const TensorView* b) {
+        return std::pair(begin(a), a->bytes.size()) < std::pair(begin(b), b->bytes.size());
+    });
+    uint64_t end = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+        rule(begin(order[i]) >= end, "{}: tensors {} and {} overlap", where, quote(order[i - (i > 0)]->name),
+             quote(order[i]->name));
+        rule(begin(order[i]) == end, "{}: bytes {} to {}, before tensor {}, belong to no tensor", where, end,
+             begin(order[i]), quote(order[i]->name));
+        end = begin(order[i]) + order[i]->bytes.size();
+    }
+    rule(end == data.size(), "{}: {} bytes after the last tensor belong to none", where, data.size() - end);
+}
+
+SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : folder_(folder) {
+    const fs::path index = folder / index_name;
+    const bool single = fs::exists(folder / single_name);
+    if (!fs::exists(index)) {
+        check(single, ErrorKind::failure, "{}: has neither {} nor {}", folder.string(), single_name,
+              index_name);
+        files_.push_back(std::make_unique<SafetensorsFile>(folder / single_name));
+        tensors_ = files_.back()->tensors();
+        return;
+    }
+
+    const Json json = read_json(index);
+    const std::string where = index.string();
+    const auto map = json.is_object() ? json.find("weight_map") : json.end();
+    rule(json.is_object() && map != json.end() && map->is_object(), "{}: needs an object \"weight_map\"",
+         where);
+    std::map<std::string, std::string> shard_of;
+    std::set<std::string> shards;
+    for (const auto& [tensor, shard] : map->items()) {
+        rule(shard.is_string(), "{}: the shard of {} is not a text", where, quote(tensor));
+        const auto& name = shard.get_ref<const std::string&>();
+        rule(name.ends_with(".safetensors") && name.find('/') == name.npos && name.find("..") == name.npos &&
+                 name.find('\0') == name.npos,
+             "{}: {} is not the name of a .safetensors file in this folder", where, quote(name));
+        shard_of.emplace(tensor, name);
+        shards.insert(name);
+    }
+    rule(!single || shards.contains(std::string(single_name)),
+         "{}: {} is in the folder too, but not listed; remove the one that is left over", where, single_name);
+
+    for (const std::string& shard : shards) {
+        rule(fs::exists(folder / shard), "{}: the shard {} is listed, but missing; is the download complete?",
+             where, quote(shard));
+        files_.push_back(std::make_unique<SafetensorsFile>(folder / shard));
+        for (const auto& [name, view] : files_.back()->tensors()) {
+            const auto listed = shard_of.find(name);
+            rule(listed != shard_of.end(), "{}: tensor {} of {} is not listed", where, quote(name), shard);
+            rule(listed->second == shard, "{}: tensor {} is listed in {}, but {} holds one of that name",
+                 where, quote(name), listed->second, shard);
+            tensors_.emplace(name, view);
+        }
+    }
+    for (const auto& [name, shard] : shard_of) {
+        rule(tensors_.contains(name), "{}: tensor {} is listed in {}, which lacks it", where, quote(name),
+             shard);
+    }
+}
+
+SafetensorsWriter::SafetensorsWriter(const fs::path& path, const std::vector<TensorDeclaration>& tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : path_(path) {
+    Json header = Json::object();
+    auto& entries =
+        header.get_ref<Json::object_t&>();  // appended to: operator[] would look at all earlier names
+    if (!metadata.empty()) entries.emplace_back("__metadata__", metadata);
+    std::set<std::string_view> names = {"__metadata__"};
+    int64_t end = 0;
+    for (const TensorDeclaration& tensor : tensors) {
+        check(names.insert(tensor.name).second, ErrorKind::usage, "{}: the tensor name {} is taken",
+              path.string(), quote(tensor.name));
+        const auto bytes = byte_count(tensor.shape, tensor.dtype);
+        const int64_t begin = end;
+        check(bytes && !__builtin_add_overflow(begin, *bytes, &end), ErrorKind::usage,
+              "{}: the size of tensor {} with shape {} overflows", path.string(), quote(tensor.name),
+              text_of(tensor.shape));
+        entries.emplace_back(tensor.name, Json{{"dtype", name_of(tensor.dtype)},
+                                               {"shape", tensor.shape},
+                                               {"data_offsets", std::array{begin, end}}});
+        pending_.push_back({tensor.name, uint64_t(*bytes)});
+    }
+    std::string text = header.dump();
+    text.append((8 - text.size() % 8) % 8, ' ');
+    check(text.size() <= header_limit, ErrorKind::usage, "{}: a header of {} bytes; the format allows {}",
+          path.string(), text.size(), header_limit);
+    const uint64_t length = text.size();
+    total_bytes_ = sizeof length + length + uint64_t(end);
+
+    std::string pattern = path.string() + ".partial-XXXXXX";
+    descriptor_ = ::mkostemp(pattern.data(), O_CLOEXEC);
+    check(descriptor_ >= 0, ErrorKind::failure, "{}: cannot be created: {}", path.string(),
+          std::strerror(errno));
+    temporary_ = pattern;
+    try {
+        ::fchmod(descriptor_, 0644);
+        write_all(descriptor_, &length, sizeof length, path_);
+        write_all(descriptor_, text.data(), text.size(), path_);
+    } catch (...) {
+        ::close(descriptor_);
+        ::unlink(temporary_.c_str());
+        throw;
+    }
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void SafetensorsWriter::write(const std::string& name, std::span<const uint8_t> bytes) {
+    // The next tensor begins when the current one is full; tensors without bytes need no call.
+    while (current_ < pending_.size() && pending_[current_].name != name &&
+           written_in_current_ == pending_[current_].bytes) {
+        ++current_;
+        written_in_current_ = 0;
+    }
+    check(current_ < pending_.size() && pending_[current_].name == name, ErrorKind::usage,
+          "{}: tensor {} is not the next one in the declared order", path_.string(), quote(name));
+    const uint64_t room = pending_[current_].bytes - written_in_current_;
+    check(bytes.size() <= room, ErrorKind::usage, "{}: tensor {}: {} bytes given, {} declared bytes are left",
+          path_.string(), quote(name), bytes.size(), room);
+    write_all(descriptor_, bytes.data(), bytes.size(), path_);
+    written_in_current_ += bytes.size();
+}
+
+void SafetensorsWriter::finish() {
+    for (; current_ < pending_.size(); ++current_, written_in_current_ = 0) {
+        check(written_in_current_ == pending_[current_].bytes, ErrorKind::usage,
+              "{}: tensor {}: {} of {} bytes were written", path_.string(), quote(pending_[current_].name),
+              written_in_current_, pending_[current_].bytes);
+    }
+    const auto done = [&](int result, const char* what) {
+        check(result == 0, ErrorKind::failure, "{}: cannot be {}: {}", path_.string(), what,
+              std::strerror(errno));
+    };
+    done(::fsync(descriptor_), "synced");
+    done(::close(std::exchange(descriptor_, -1)), "closed");
+    done(::rename(temporary_.c_str(), path_.c_str()), "put in place");
+    temporary_.clear();
+    sync_to_disk(path_.has_parent_path() ? path_.parent_path() : fs::path("."));
+}
+
+}  // namespace halfbyte::checkpoint

@@ -1,0 +1,323 @@
+#include "checkpoint/safetensors.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "checkpoint/files.h"
+
+namespace halfbyte::checkpoint {
+namespace fs = std::filesystem;
+using test::expect_error;
+using test::safetensors;
+using test::TemporaryFolder;
+using test::write_file;
+
+static std::string text_of(std::span<const uint8_t> bytes) {
+    return {bytes.begin(), bytes.end()};
+}
+static std::span<const uint8_t> bytes_in(std::string_view text) {
+    return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+TEST(SafetensorsFile, ReadsTensorsAndMetadata) {
+    const TemporaryFolder folder;
+    const auto path =
+        write_file(folder / "a.safetensors",
+                   safetensors(R"({"__metadata__":{"format":"pt"},)"
+                               R"("b":{"dtype":"U8","shape":[3],"data_offsets":[8,11]},)"
+                               R"("a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
+                               R"("none":{"dtype":"BF16","shape":[0,7],"data_offsets":[8,8]},)"
+                               R"("scalar":{"dtype":"I8","shape":[],"data_offsets":[11,12]}}   )",
+                               "01234567abcZ"));
+    const SafetensorsFile file(path);
+    ASSERT_EQ(file.tensors().size(), 4u);
+    EXPECT_EQ(text_of(file.tensors().at("a").bytes), "01234567");
+    EXPECT_EQ(file.tensors().at("a").shape_text(), "[1, 2]");
+    EXPECT_EQ(file.tensors().at("a").elements(), 2);
+    EXPECT_EQ(text_of(file.tensors().at("b").bytes), "abc");
+    EXPECT_EQ(file.tensors().at("none").elements(), 0);
+    EXPECT_EQ(file.tensors().at("scalar").elements(), 1);
+    EXPECT_EQ(file.tensors().at("scalar").shape_text(), "[]");
+    EXPECT_EQ(file.tensors().at("b").file->path(), path);
+    EXPECT_EQ(file.metadata().at("format"), "pt");
+    EXPECT_EQ(SafetensorsFile(write_file(folder / "empty", safetensors("{}"))).tensors().size(), 0u);
+}
+
+TEST(SafetensorsFile, RefusesEveryBrokenRule) {
+    const TemporaryFolder folder;
+    const auto refused = [&](const std::string& content, std::string_view part) {
+        SCOPED_TRACE(content.substr(0, 300));
+        const auto path = write_file(folder / "bad.safetensors", content);
+        expect_error(ErrorKind::malformed, part, [&] { SafetensorsFile file(path); });
+        expect_error(ErrorKind::malformed, "bad.safetensors", [&] { SafetensorsFile file(path); });
+    };
+    const auto entry = [](const std::string& dtype, const std::string& shape, const std::string& range) {
+        return "{\"x\":{\"dtype\":" + dtype + ",\"shape\":" + shape + ",\"data_offsets\":" + range + "}}";
+    };
+    // The header's length.
+    refused("", "8-byte header length");
+    refused("1234567", "8-byte header length");
+    refused(test::bytes_of(uint64_t(100'000'001)) + "{}", "at most 100000000");
+    refused(test::bytes_of(~uint64_t(0)) + "{}", "at most 100000000");
+    refused(test::bytes_of(uint64_t(3)) + "{}", "only 2 bytes follow");
+    refused(test::bytes_of(uint64_t(0)) + "{}", "does not start with");
+    refused(safetensors(" {}"), "does not start with");
+    refused(safetensors("[]"), "does not start with");
+    refused("GGUF\3\1\1\1aaaaaaaaaaaaaaaaaaa", "at most");
+    // JSON.
+    refused(safetensors("{"), "not valid JSON");
+    refused(safetensors("{}{}"), "not valid JSON");
+    refused(safetensors("{\"x\xFF\":1}"), "not valid JSON");
+    refused(safetensors(R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                        R"("x":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+                        "ab"),
+            "the key \"x\" twice");
+    refused(safetensors(R"({"x":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "a"),
+            "twice");
+    refused(safetensors(R"({"__metadata__":[]})"), "__metadata__ is not an object");
+    refused(safetensors(R"({"__metadata__":{"a":1}})"), "__metadata__ \"a\" is not a text");
+    refused(safetensors(R"({"x":3})"), "not an object");
+    // dtype and shape.
+    refused(safetensors(R"({"x":{"shape":[1],"data_offsets":[0,1]}})", "a"), "\"dtype\"");
+    refused(safetensors(entry("8", "[1]", "[0,1]"), "a"), "\"dtype\"");
+    refused(safetensors(entry("\"F99\"", "[1]", "[0,1]"), "a"), "unknown dtype \"F99\"");
+    refused(safetensors(entry("\"u8\"", "[1]", "[0,1]"), "a"), "unknown dtype \"u8\"");
+    refused(safetensors(R"({"x":{"dtype":"U8","data_offsets":[0,1]}})", "a"), "needs a list \"shape\"");
+    refused(safetensors(entry("\"U8\"", "1", "[0,1]"), "a"), "needs a list \"shape\"");
+    refused(safetensors(entry("\"U8\"", "[-1]", "[0,1]"), "a"), "shape holds \"-1\"");
+    refused(safetensors(entry("\"U8\"", "[1.0]", "[0,1]"), "a"), "shape holds \"1.0\"");
+    refused(safetensors(entry("\"U8\"", "[true]", "[0,1]"), "a"), "shape holds");
+    refused(safetensors(entry("\"U8\"", "[18446744073709551615]", "[0,1]"), "a"), "too large");
+    refused(safetensors(entry("\"U8\"", "[99999999999999999999999]", "[0,1]"), "a"), "shape holds");
+    refused(safetensors(entry("\"U8\"", "[4294967296,4294967296]", "[0,0]")), "overflows");
+    refused(safetensors(entry("\"U8\"", "[9223372036854775807,2]", "[0,1]"), "a"), "overflows");
+    refused(safetensors(entry("\"F64\"", "[2305843009213693952]", "[0,0]")), "overflows");
+    refused(safetensors(entry("\"F32\"", "[2]", "[0,7]"), "1234567"), "needs 8 bytes, data_offsets span 7");
+    // Ranges.
+    refused(safetensors(R"({"x":{"dtype":"U8","shape":[1]}})", "a"), "needs a list \"data_offsets\"");
+    refused(safetensors(entry("\"U8\"", "[1]", "[0]"), "a"), "begin and end");
+    refused(safetensors(entry("\"U8\"", "[1]", "[0,1,2]"), "a"), "begin and end");
+    refused(safetensors(entry("\"U8\"", "[1]", "[-1,0]"), "a"), "data_offsets holds \"-1\"");
+    refused(safetensors(entry("\"U8\"", "[1]", "[0.0,1.0]"), "a"), "data_offsets holds");
+    refused(safetensors(entry("\"U8\"", "[1]", "[1,0]"), "a"), "leave the 1 bytes");
+    refused(safetensors(entry("\"U8\"", "[2]", "[0,2]"), "a"), "leave the 1 bytes");
+    refused(safetensors(entry("\"U8\"", "[2]", "[18446744073709551615,1]"), "a"), "leave the 1 bytes");
+    refused(safetensors(entry("\"U8\"", "[1]", "[1,2]"), "ab"), "bytes 0 to 1, before tensor \"x\"");
+    refused(safetensors(entry("\"U8\"", "[1]", "[0,1]"), "ab"), "1 bytes after the last tensor");
+    const auto two = [](const std::string& first, const std::string& second) {
+        return R"({"x":{"dtype":"U8","shape":[2],"data_offsets":)" + first +
+               R"(},"y":{"dtype":"U8","shape":[2],"data_offsets":)" + second + "}}";
+    };
+    refused(safetensors(two("[0,2]", "[1,3]"), "abc"), "tensors \"x\" and \"y\" overlap");
+    refused(safetensors(two("[0,2]", "[0,2]"), "ab"), "overlap");
+    refused(safetensors(two("[0,2]", "[3,5]"), "abcde"), "bytes 2 to 3, before tensor \"y\"");
+}
+
+TEST(SafetensorsFile, NamesADtypeThatTheFormatHasAndWeDoNot) {
+    const TemporaryFolder folder;
+    const auto path = write_file(
+        folder / "f4", safetensors(R"({"x":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}})", "a"));
+    expect_error(ErrorKind::unsupported, "the dtype F4", [&] { SafetensorsFile file(path); });
+}
+
+TEST(SafetensorsFile, RefusesEveryTruncation) {
+    const TemporaryFolder folder;
+    const std::string whole =
+        safetensors(R"({"x":{"dtype":"U8","shape":[5],"data_offsets":[0,5]}})", "abcde");
+    for (size_t size = 0; size < whole.size(); ++size) {
+        SCOPED_TRACE(size);
+        const auto path = write_file(folder / "cut", whole.substr(0, size));
+        expect_error(ErrorKind::malformed, "cut: ", [&] { SafetensorsFile file(path); });
+    }
+}
+
+RC_GTEST_PROP(SafetensorsFile, AnyChangedHeaderOpensOrThrowsError, (uint8_t byte)) {
+    static const TemporaryFolder folder;
+    std::string content =
+        safetensors(R"({"__metadata__":{"a":"b"},"x":{"dtype":"F16","shape":[2,1],"data_offsets":[0,4]},)"
+                    R"("y":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}})",
+                    "abcde");
+    content[*rc::gen::inRange<size_t>(0, content.size())] = char(byte);
+    try {
+        const SafetensorsFile file(write_file(folder / "fuzzed", content));
+        for (const auto& [name, view] : file.tensors()) RC_ASSERT(view.bytes.size() <= 5u);
+    } catch (const Error& error) {
+        RC_ASSERT(error.kind() == ErrorKind::malformed || error.kind() == ErrorKind::unsupported);
+    }
+}
+
+TEST(SafetensorsFile, OpensTheGoldenFiles) {
+    int files = 0;
+    for (const auto& entry : fs::directory_iterator(fs::path(HALFBYTE_TEST_DATA) / "golden")) {
+        if (entry.path().extension() != ".safetensors") continue;
+        EXPECT_GT(SafetensorsFile(entry.path()).tensors().size(), 0u) << entry.path();
+        ++files;
+    }
+    EXPECT_EQ(files, 6);
+    const SafetensorsFile file(fs::path(HALFBYTE_TEST_DATA) / "golden/number_formats.safetensors");
+    EXPECT_EQ(file.tensors().at("e4m3.decode").shape_text(), "[256]");
+}
+
+// ---- folders
+
+static std::string one_byte(const std::string& name, char value) {
+    return safetensors("{\"" + name + R"(":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+                       std::string(1, value));
+}
+
+TEST(SafetensorsFolder, ReadsASingleFileAndShards) {
+    const TemporaryFolder folder;
+    write_file(folder / "model.safetensors", one_byte("a", 'A'));
+    EXPECT_EQ(text_of(SafetensorsFolder(folder.path()).tensors().at("a").bytes), "A");
+    fs::remove(folder / "model.safetensors");
+    write_file(folder / "m-1.safetensors", one_byte("a", 'A'));
+    write_file(folder / "m-2.safetensors", one_byte("b", 'B'));
+    write_file(folder / "model.safetensors.index.json",
+               R"({"metadata":{"total_size":2},"weight_map":{"b":"m-2.safetensors","a":"m-1.safetensors"}})");
+    const SafetensorsFolder sharded(folder.path());
+    EXPECT_EQ(text_of(sharded.tensors().at("a").bytes), "A");
+    EXPECT_EQ(text_of(sharded.tensors().at("b").bytes), "B");
+    EXPECT_EQ(sharded.tensors().at("b").file->path().filename(), "m-2.safetensors");
+}
+
+TEST(SafetensorsFolder, ChecksTheIndexAgainstTheShards) {
+    const TemporaryFolder folder;
+    const auto refused = [&](const std::string& map, std::string_view part,
+                             ErrorKind kind = ErrorKind::malformed) {
+        SCOPED_TRACE(map);
+        write_file(folder / "model.safetensors.index.json", map);
+        expect_error(kind, part, [&] { SafetensorsFolder opened(folder.path()); });
+    };
+    expect_error(ErrorKind::failure, "has neither model.safetensors nor",
+                 [&] { SafetensorsFolder opened(folder.path()); });
+    write_file(folder / "m-1.safetensors", one_byte("a", 'A'));
+    write_file(folder / "m-2.safetensors", one_byte("b", 'B'));
+    write_file(folder / "m-3.safetensors", one_byte("a", 'A'));
+    refused("[]", "weight_map");
+    refused("{}", "weight_map");
+    refused(R"({"weight_map":{"a":1}})", "not a text");
+    refused(R"({"weight_map":{"a":"m-9.safetensors"}})",
+            "the shard \"m-9.safetensors\" is listed, but missing");
+    refused(R"({"weight_map":{"a":"../m-1.safetensors"}})", "is not the name of");
+    refused(R"({"weight_map":{"a":"..safetensors"}})", "is not the name of");
+    refused(R"({"weight_map":{"a":"/etc/passwd"}})", "is not the name of");
+    refused(R"({"weight_map":{"a":"m-1.safetensors\u0000.safetensors"}})", "is not the name of");
+    refused(R"({"weight_map":{"a":"m-1.safetensors","c":"m-2.safetensors"}})",
+            "tensor \"b\" of m-2.safetensors is not listed");
+    refused(R"({"weight_map":{"a":"m-1.safetensors","c":"m-1.safetensors"}})",
+            "\"c\" is listed in m-1.safetensors, which lacks it");
+    refused(R"({"weight_map":{"a":"m-1.safetensors","c":"m-3.safetensors"}})",
+            "\"a\" is listed in m-1.safetensors, but m-3");
+    refused(R"({"weight_map":{"a":"m-1.safetensors","a":"m-2.safetensors"}})", "the key \"a\" twice");
+    write_file(folder / "model.safetensors", one_byte("a", 'A'));
+    refused(R"({"weight_map":{"a":"m-1.safetensors"}})", "remove the one that is left over");
+}
+
+// ---- writer
+
+TEST(SafetensorsWriter, WritesWhatTheReaderReads) {
+    const TemporaryFolder folder;
+    const auto path = folder / "out.safetensors";
+    const std::vector<TensorDeclaration> tensors = {{"z", DType::f32, {2, 1}},
+                                                    {"empty", DType::u8, {0, 4}},
+                                                    {"a", DType::u8, {3}},
+                                                    {"scalar", DType::bf16, {}},
+                                                    {"last", DType::u8, {0}}};
+    const auto write = [&] {
+        SafetensorsWriter writer(path, tensors, {{"tool", "halfbyte"}, {"format", "pt"}});
+        writer.write("z", bytes_in("0123"));
+        writer.write("z", bytes_in("4567"));
+        writer.write("a", bytes_in("abc"));
+        writer.write("scalar", bytes_in("xy"));
+        EXPECT_FALSE(fs::exists(path));
+        writer.finish();
+        EXPECT_EQ(fs::file_size(path), writer.file_bytes());
+    };
+    write();
+    const std::string content = test::read_file(path);
+    {
+        const SafetensorsFile file(path);
+        EXPECT_EQ(text_of(file.tensors().at("z").bytes), "01234567");
+        EXPECT_EQ(text_of(file.tensors().at("a").bytes), "abc");
+        EXPECT_EQ(text_of(file.tensors().at("scalar").bytes), "xy");
+        EXPECT_EQ(file.tensors().at("empty").shape_text(), "[0, 4]");
+        EXPECT_EQ(file.metadata().at("tool"), "halfbyte");
+        EXPECT_EQ(
+            (file.tensors().at("z").bytes.data() - file.tensors().begin()->second.file->bytes().data()) % 8,
+            0);
+    }
+    const uint64_t length = content.size() - 8 - 13;
+    EXPECT_EQ(content.substr(0, 8), test::bytes_of(length));
+    EXPECT_TRUE(content.substr(8).starts_with(
+        R"({"__metadata__":{"format":"pt","tool":"halfbyte"},"z":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"));
+    fs::remove(path);
+    write();
+    EXPECT_EQ(test::read_file(path), content);
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(SafetensorsWriter, CopiesARealFileByteForByte) {
+    const TemporaryFolder folder;
+    const fs::path original = fs::path(HALFBYTE_TEST_DATA) / "llmc-nvfp4-2layer/model.safetensors";
+    const SafetensorsFile file(original);
+    std::vector<const TensorView*> order;
+    for (const auto& [name, view] : file.tensors()) order.push_back(&view);
+    std::sort(order.begin(), order.end(), [](auto a, auto b) { return a->bytes.data() < b->bytes.data(); });
+    std::vector<TensorDeclaration> declarations;
+    for (const auto* view : order) declarations.push_back({view->name, view->dtype, view->shape});
+    SafetensorsWriter writer(folder / "copy", declarations, file.metadata());
+    for (const auto* view : order) writer.write(view->name, view->bytes);
+    writer.finish();
+    EXPECT_EQ(test::read_file(folder / "copy") == test::read_file(original), true);
+}
+
+TEST(SafetensorsWriter, RefusesWhatWasNotDeclaredAndLeavesNothingBehind) {
+    const TemporaryFolder folder;
+    const auto path = folder / "out";
+    const auto usage = [&](std::string_view part, const std::vector<TensorDeclaration>& tensors,
+                           const std::function<void(SafetensorsWriter&)>& action) {
+        expect_error(ErrorKind::usage, part, [&] {
+            SafetensorsWriter writer(path, tensors, {});
+            action(writer);
+        });
+        EXPECT_TRUE(fs::is_empty(folder.path()));
+    };
+    const std::vector<TensorDeclaration> ab = {{"a", DType::u8, {2}}, {"b", DType::u8, {1}}};
+    const auto nothing = [](SafetensorsWriter&) {};
+    usage("\"a\" is taken", {{"a", DType::u8, {}}, {"a", DType::u8, {}}}, nothing);
+    usage("\"__metadata__\" is taken", {{"__metadata__", DType::u8, {}}}, nothing);
+    usage("overflows", {{"a", DType::f64, {int64_t(1) << 61}}}, nothing);
+    usage("overflows", {{"a", DType::u8, {-1}}}, nothing);
+    usage("not the next one", ab, [](SafetensorsWriter& w) { w.write("b", bytes_in("x")); });
+    usage("not the next one", ab,
+          [](SafetensorsWriter& w) { w.write("a", bytes_in("x")), w.write("b", bytes_in("x")); });
+    usage("not the next one", ab, [](SafetensorsWriter& w) { w.write("c", {}); });
+    usage("3 bytes given, 2 declared", ab, [](SafetensorsWriter& w) { w.write("a", bytes_in("xyz")); });
+    usage("\"a\": 1 of 2 bytes", ab, [](SafetensorsWriter& w) { w.write("a", bytes_in("x")), w.finish(); });
+    usage("\"b\": 0 of 1 bytes", ab, [](SafetensorsWriter& w) { w.write("a", bytes_in("xx")), w.finish(); });
+    expect_error(ErrorKind::failure, "cannot be created",
+                 [&] { SafetensorsWriter writer(folder / "no/out", ab, {}); });
+}
+
+TEST(SafetensorsWriter,
+     ReportsAFullDisk) {  // the limit on file sizes stands for it: write() fails the same way
+    const TemporaryFolder folder;
+    const auto old_handler = ::signal(SIGXFSZ, SIG_IGN);
+    rlimit old_limit{};
+    ::getrlimit(RLIMIT_FSIZE, &old_limit);
+    const rlimit limit{.rlim_cur = 4096, .rlim_max = old_limit.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    expect_error(ErrorKind::failure, "cannot be written", [&] {
+        SafetensorsWriter writer(folder / "out", {{"a", DType::u8, {8192}}}, {});
+        writer.write("a", bytes_in(std::string(8192, 'x')));
+    });
+    ::setrlimit(RLIMIT_FSIZE, &old_limit);
+    ::signal(SIGXFSZ, old_handler);
+    EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+}  // namespace halfbyte::checkpoint
