@@ -13,7 +13,7 @@
 namespace halfbyte {
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is refused, not waited for
     check(file >= 0, ErrorKind::failure, "{}: cannot be opened: {}", path.string(), std::strerror(errno));
     struct stat status {};
     const bool regular = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -52,6 +53,15 @@ struct ThreadPool::State {
     std::atomic<int64_t> next{0};
     std::exception_ptr error;  // guarded by mutex
 
+    ~State() {
+        {
+            const std::lock_guard lock(mutex);
+            stop = true;
+        }
+        start.notify_all();
+        for (std::thread& worker : workers) worker.join();
+    }
+
     void take_pieces() {
         for (;;) {
             const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
@@ -84,25 +94,26 @@ struct ThreadPool::State {
 };
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
-    check(threads >= 0 && threads <= 4096, ErrorKind::usage, "threads: {} given, 1 to 4096 are possible", threads);
+    check(threads >= 0 && threads <= 4096, ErrorKind::usage, "threads: {} given, 1 to 4096 are possible",
+          threads);
     if (threads == 0) threads = usable_threads();
-    for (int i = 1; i < threads; i++) state_->workers.emplace_back([state = state_.get()] { state->work(); });
+    try {
+        for (int i = 1; i < threads; i++)
+            state_->workers.emplace_back([state = state_.get()] { state->work(); });
+    } catch (const std::system_error& error) {
+        fail(ErrorKind::failure, "threads: {} given, the system started {}: {}; use fewer", threads,
+             this->threads(), error.what());
+    }
 }
 
-ThreadPool::~ThreadPool() {
-    {
-        const std::lock_guard lock(state_->mutex);
-        state_->stop = true;
-    }
-    state_->start.notify_all();
-    for (std::thread& worker : state_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::threads() const {
     return int(state_->workers.size()) + 1;
 }
 
-void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+void ThreadPool::parallel_for(int64_t count, int64_t grain,
+                              const std::function<void(int64_t, int64_t)>& body) {
     if (count <= 0) return;
     const FloatEnvironment environment;
     grain = std::max<int64_t>(grain, 1);
