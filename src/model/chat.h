@@ -14,13 +14,16 @@ struct ChatMessage {
 
 // ChatML: "<|im_start|>ROLE\nCONTENT<|im_end|>\n" for each message.
 struct ChatTemplate {
-    std::string default_system;  // put first when the conversation has no system message; may be empty: none
+    std::string default_system;  // put first when the first message is not the system's; may be empty: none
     std::string end_token;       // "<|im_end|>"
 
+    // Error (usage) for another role.
     std::string render(const std::vector<ChatMessage>& messages, bool add_generation_prompt) const;
 };
 
-// Nothing if the text is not a template of a built-in family.
+// Nothing if the text is not a template of a built-in family: the known templates differ from it in more than
+// white space that does not matter, quotes, x['y'] against x.y, where strings are cut, and the default system
+// message.
 std::optional<ChatTemplate> recognise_chat_template(std::string_view text);
 
 }  // namespace halfbyte::model

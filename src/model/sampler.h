@@ -1,4 +1,4 @@
-// Choosing the next token from logits.
+// Choosing the next token from logits, in FP64.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,17 @@ class Sampler {
   public:
     // Error (usage) for a negative or non-finite temperature, a negative top_k, top_p outside (0, 1].
     explicit Sampler(const SamplerOptions& options);
-    // The same options, seed and logits give the same tokens on every machine. NaN logits are an Error (failure).
+    // Greedy at temperature 0. Else the logits are divided by the temperature, the top_k largest kept, of
+    // those the shortest list whose probability reaches top_p, and one is drawn; equal logits are ordered by
+    // id. A logit of -inf is never chosen. The same options, seed and logits give the same tokens on every
+    // machine. NaN, +inf, or nothing but -inf is an Error (failure).
     int32_t next(std::span<const float> logits);
 
   private:
     SamplerOptions options_;
     std::mt19937_64 random_;
-    std::vector<int32_t> order_;
+    std::vector<int32_t> order_;  // the candidates, most likely first
+    std::vector<double> weight_;  // of each, relative to the most likely one
 };
 
 }  // namespace halfbyte::model
