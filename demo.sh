@@ -1,0 +1,16 @@
+#!/bin/sh
+# From a clone to a real model in NVFP4: quantised, inspected, evaluated in three arithmetics, generating text.
+set -eu
+cd "$(dirname "$0")"
+. scripts/packages.sh
+need_packages $build_packages
+
+mkdir -p build
+if ! { cmake --preset release -DHALFBYTE_TESTS=OFF -DHALFBYTE_BENCHMARKS=OFF && cmake --build --preset release \
+    --target halfbyte; } >build/demo-build.log 2>&1; then
+    cat build/demo-build.log >&2
+    exit 1
+fi
+scripts/get_model.sh
+scripts/get_text.sh
+exec python3 scripts/demo.py

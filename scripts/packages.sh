@@ -1,0 +1,32 @@
+# Sourced by demo.sh and test.sh: need_packages NAME... installs the Debian packages that are missing.
+
+build_packages="g++ cmake ninja-build pkg-config nlohmann-json3-dev libcli11-dev libfmt-dev libpcre2-dev libutf8proc-dev
+                libhwy-dev python3 python3-pip ca-certificates"
+test_packages="libgtest-dev librapidcheck-dev libbenchmark-dev"
+lint_packages="clang-19 clang-tidy-19 clang-format-19"
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# Prints the line to run and ends the script when this user cannot install.
+require_root() {
+    [ "$(id -u)" = 0 ] && return
+    command -v sudo >/dev/null 2>&1 && return
+    echo "Some packages are missing and there is neither root nor sudo here. Run this as root, then start again:" >&2
+    echo "  apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $*" >&2
+    exit 1
+}
+
+need_packages() {
+    missing=""
+    for package in "$@"; do
+        dpkg-query -W -f='${Status}\n' "$package" 2>/dev/null | grep -q '^install ok installed$' ||
+            missing="$missing $package"
+    done
+    [ -n "$missing" ] || return 0
+    require_root $missing
+    echo "Installing:$missing" >&2
+    as_root apt-get update -qq >&2
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >&2
+}
