@@ -1,0 +1,49 @@
+// What the commands share: common options, progress on a terminal, numbers as people read them, the interrupt.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/json.h"
+#include "core/progress.h"
+#include "halfbyte/context.h"
+
+namespace halfbyte::cli {
+
+using Json = checkpoint::Json;
+
+struct CommonOptions {
+    int threads = 0;  // 0: as many as the process may use
+    std::string cpu_level = "best";
+    std::string format = "text";
+    bool quiet = false;
+    bool verbose = false;
+
+    bool json() const { return format == "json"; }
+};
+
+// The context that the options ask for; -v says on stderr what was chosen.
+std::unique_ptr<Context> make_context(const CommonOptions& options);
+
+// A line with percentage and time left on stderr, if that is a terminal and --quiet was not given. The function also
+// throws Error (interrupted) once SIGINT has arrived, so it is always there.
+Progress make_progress(const CommonOptions& options);
+
+void install_interrupt_handler();
+void stop_if_interrupted();
+
+// A line on stderr beginning "halfbyte: warning: ", unless --quiet.
+void warn(const CommonOptions& options, const std::string& text);
+
+// To stdout. Invalid UTF-8 in strings is written as U+FFFD.
+void print_json(const Json& value);
+
+std::string mebibytes(uint64_t bytes);        // "257 MiB"
+uint64_t peak_memory_bytes();                 // VmHWM, mapped pages included; 0 where the system does not tell
+std::string read_text(const std::filesystem::path& file);  // a whole file that must be valid UTF-8
+
+}  // namespace halfbyte::cli

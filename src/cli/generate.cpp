@@ -1,0 +1,122 @@
+// halfbyte generate: text from a prompt, streamed as it comes.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/command.h"
+#include "cli/model_files.h"
+#include "core/check.h"
+#include "model/generation.h"
+
+namespace halfbyte::cli {
+namespace {
+
+struct Options {
+    CommonOptions common;
+    std::string model, prompt;
+    std::optional<std::string> system;
+    int64_t max_tokens = 128;
+    bool max_tokens_given = false, chat = false, raw = false, ignore_eos = false;
+    model::SamplerOptions sampler;
+};
+
+struct Prompt {
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> stop;
+};
+
+Prompt make_prompt(const Options& options, const checkpoint::Checkpoint& source, const model::Tokenizer& tokenizer) {
+    Prompt prompt;
+    if (!options.ignore_eos)
+        for (const int64_t id : source.config().eos_ids) prompt.stop.push_back(int32_t(id));
+    if (!options.chat) {
+        prompt.tokens = tokenizer.encode(options.prompt, !options.raw);
+        return prompt;
+    }
+    const auto chat = model::recognise_chat_template(source.companions().chat_template);
+    check(chat.has_value(), ErrorKind::unsupported,
+          "{}: {}; write the conversation out as the model expects it and use --raw", options.model,
+          source.companions().chat_template.empty() ? "has no chat template"
+                                                    : "the chat template is not of a built-in family (ChatML)");
+    std::vector<model::ChatMessage> messages;
+    if (options.system) messages.push_back({"system", *options.system});
+    messages.push_back({"user", options.prompt});
+    prompt.tokens = tokenizer.encode(chat->render(messages, true), false);
+    if (const auto end = tokenizer.id_of(chat->end_token); end && !options.ignore_eos) prompt.stop.push_back(*end);
+    return prompt;
+}
+
+int run(Options options) {
+    const auto source = checkpoint::open_checkpoint(options.model);
+    const model::Tokenizer tokenizer = load_tokenizer(*source);
+    const Prompt prompt = make_prompt(options, *source, tokenizer);
+    const int64_t room = source->config().max_positions - int64_t(prompt.tokens.size());
+    if (!options.max_tokens_given) options.max_tokens = std::clamp<int64_t>(room, 1, options.max_tokens);
+    const auto context = make_context(options.common);
+    const Progress progress = make_progress(options.common);
+    const auto decoder = model::load_decoder(*context, *source, model::Arithmetic::kernel, progress);
+
+    model::Utf8Stream stream;
+    std::string text;
+    const auto print = [&](const std::string& piece) {
+        text += piece;
+        if (options.common.json()) return;
+        fmt::print("{}", piece);
+        std::fflush(stdout);
+    };
+    const model::GenerateResult result =
+        generate(*context, *decoder, prompt.tokens,
+                 {.max_tokens = options.max_tokens, .stop = prompt.stop, .sampler = options.sampler}, [&](int32_t token) {
+                     stop_if_interrupted();
+                     print(stream.add(tokenizer.decode(std::span(&token, 1))));
+                 });
+    print(stream.finish());
+    if (options.common.json()) {
+        print_json({{"schema", 1},
+                    {"prompt_tokens", prompt.tokens},
+                    {"tokens", result.tokens},
+                    {"text", text},
+                    {"seconds", result.seconds},
+                    {"prompt_seconds", result.prompt_seconds}});
+    } else {
+        fmt::print("\n");
+    }
+    if (options.common.verbose)
+        fmt::print(stderr, "halfbyte: prompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s\n",
+                   prompt.tokens.size(), double(prompt.tokens.size()) / result.prompt_seconds, result.tokens.size(),
+                   double(result.tokens.size()) / result.seconds);
+    return 0;
+}
+
+}  // namespace
+
+Command add_generate(CLI::App& program) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command = add_command(program, "generate", "Generate text from a prompt",
+                                    "  halfbyte generate -m DIR --chat -p 'What is the capital of France?'\n"
+                                    "  halfbyte generate -m MODEL.gguf -p 'Once upon a time' -n 64 --temp 0.8 --seed 1",
+                                    options->common);
+    command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")->required();
+    command->add_option("-p,--prompt", options->prompt, "The prompt, or with --chat the user's message")->required();
+    CLI::Option* count = command->add_option("-n,--max-tokens", options->max_tokens, "Tokens to generate at most")
+                             ->check(CLI::Range(int64_t(1), int64_t(1) << 40))
+                             ->capture_default_str();
+    CLI::Option* chat = command->add_flag("--chat", options->chat, "Put the prompt into the model's chat template");
+    command->add_flag("--raw", options->raw, "Use the prompt as it is: no template, nothing added by the tokenizer")
+        ->excludes(chat);
+    command->add_option("--system", options->system, "With --chat: the system message")->needs(chat);
+    command->add_option("--temp", options->sampler.temperature, "Temperature; 0 takes the most likely token")
+        ->capture_default_str();
+    command->add_option("--top-k", options->sampler.top_k, "Sample among the k most likely tokens; 0: all")
+        ->capture_default_str();
+    command->add_option("--top-p", options->sampler.top_p, "Sample among the fewest tokens of this total probability")
+        ->capture_default_str();
+    command->add_option("--seed", options->sampler.seed, "Seed of the sampling")->capture_default_str();
+    command->add_flag("--ignore-eos", options->ignore_eos, "Go on after an end token");
+    return {command, [options, count] {
+                options->max_tokens_given = count->count() > 0;
+                return run(*options);
+            }};
+}
+
+}  // namespace halfbyte::cli

@@ -1,0 +1,91 @@
+// halfbyte: quantise, check and run NVFP4 models. Results go to stdout, everything else to stderr.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "cli/command.h"
+#include "core/version.h"
+#include "halfbyte/error.h"
+
+namespace halfbyte::cli {
+namespace {
+
+constexpr Command (*commands[])(CLI::App&) = {add_quantize, add_inspect, add_perplexity,
+                                              add_generate, add_tokenize, add_logits};
+
+constexpr const char* exit_codes =
+    "Exit codes: 0 ok, 1 failure, 2 usage, 3 a check found a difference, 4 malformed file,\n"
+    "5 valid but unsupported (architecture, GGUF type, dialect, transform, CPU level), 130 interrupted.\n"
+    "'halfbyte COMMAND --help' shows a command's options and examples.";
+
+int run(int argc, char** argv) {
+    CLI::App program("NVFP4 models with the same bits on any machine: quantise, inspect, evaluate, run.", "halfbyte");
+    program.set_version_flag("--version", "halfbyte " + std::string(version));
+    program.footer(exit_codes);
+    program.require_subcommand(1);
+    std::vector<Command> added;
+    for (const auto& add : commands) added.push_back(add(program));
+    try {
+        program.parse(argc, argv);
+    } catch (const CLI::Success& success) {  // --help, --version
+        return program.exit(success);
+    } catch (const CLI::ParseError& error) {
+        const auto subcommands = program.get_subcommands();
+        const std::string command = subcommands.empty() ? "" : subcommands.front()->get_name() + " ";
+        fmt::print(stderr, "halfbyte: error: {}\nTry 'halfbyte {}--help'.\n", error.what(), command);
+        return int(ErrorKind::usage);
+    }
+    install_interrupt_handler();
+    for (const Command& command : added)
+        if (command.options->parsed()) return command.run();
+    return int(ErrorKind::usage);
+}
+
+}  // namespace
+
+CLI::App* add_command(CLI::App& program, const std::string& name, const std::string& description,
+                      const std::string& examples, CommonOptions& common) {
+    CLI::App* command = program.add_subcommand(name, description);
+    command->footer("Examples:\n" + examples);
+    const std::string group = "Common options";
+    command->add_option("--threads", common.threads, "Threads to use; all that the process may use by default")
+        ->check(CLI::Range(1, 4096))
+        ->group(group);
+    command->add_option("--cpu-level", common.cpu_level, "Instruction set; every one gives the same bits")
+        ->check(CLI::IsMember({"scalar", "avx2", "avx512", "best"}))
+        ->capture_default_str()
+        ->group(group);
+    command->add_option("--format", common.format, "Form of the result on stdout")
+        ->check(CLI::IsMember({"text", "json"}))
+        ->capture_default_str()
+        ->group(group);
+    CLI::Option* quiet = command->add_flag("--quiet,-q", common.quiet, "No progress and no warnings")->group(group);
+    command->add_flag("-v,--verbose", common.verbose, "Say on stderr what was chosen")->group(group)->excludes(quiet);
+    return command;
+}
+
+}  // namespace halfbyte::cli
+
+int main(int argc, char** argv) {
+    using halfbyte::ErrorKind;
+    int code = 0;
+    try {
+        code = halfbyte::cli::run(argc, argv);
+    } catch (const halfbyte::Error& error) {
+        fmt::print(stderr, "halfbyte: error: {}\n", error.what());
+        code = int(error.kind());
+    } catch (const std::bad_alloc&) {
+        fmt::print(stderr, "halfbyte: error: not enough memory\n");
+        code = int(ErrorKind::failure);
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "halfbyte: error: {}\n", error.what());
+        code = int(ErrorKind::failure);
+    }
+    if (std::fflush(stdout) != 0 && code == 0) {
+        fmt::print(stderr, "halfbyte: error: the result could not be written to standard output\n");
+        code = int(ErrorKind::failure);
+    }
+    return code;
+}

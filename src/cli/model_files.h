@@ -1,0 +1,16 @@
+// The text side of a model given on the command line.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "checkpoint/checkpoint.h"
+#include "model/chat.h"
+#include "model/tokenizer.h"
+
+namespace halfbyte::cli {
+
+// Error (unsupported) with the reason if the checkpoint has none that can be used.
+model::Tokenizer load_tokenizer(const checkpoint::Checkpoint& source);
+
+}  // namespace halfbyte::cli

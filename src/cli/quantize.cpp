@@ -1,0 +1,188 @@
+// halfbyte quantize: a dense model to an NVFP4 checkpoint.
+#include "quantizer/quantize_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "cli/command.h"
+#include "cli/model_files.h"
+#include "core/check.h"
+
+namespace halfbyte::cli {
+namespace {
+
+using checkpoint::Scheme;
+
+struct Options {
+    CommonOptions common;
+    std::string model, output, scheme, calibrate;
+    int64_t calibrate_tokens = 2048;
+    std::vector<std::string> ignore = {"lm_head"};
+    bool separate_scales = false, dry_run = false, force = false;
+};
+
+std::string quoted(const std::string& word) {
+    const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+        return std::isalnum(c) || std::string_view("_-./=:,+@%").find(char(c)) != std::string_view::npos;
+    });
+    if (plain) return word;
+    std::string text = "'";
+    for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
+    return text + "'";
+}
+
+std::string command_line(const Options& options, const std::string& scheme, const std::string& calibrate) {
+    std::string text = fmt::format("halfbyte quantize -m {} -o {} --scheme {}", quoted(options.model),
+                                   quoted(options.output), scheme);
+    if (!calibrate.empty()) {
+        text += " --calibrate " + (calibrate == "TEXT" ? calibrate : quoted(calibrate));
+        if (options.calibrate_tokens != 2048) text += fmt::format(" --calibrate-tokens {}", options.calibrate_tokens);
+    }
+    if (options.ignore != std::vector<std::string>{"lm_head"})
+        for (const std::string& pattern : options.ignore) text += " --ignore " + quoted(pattern);
+    if (options.separate_scales) text += " --separate-scales";
+    return text;
+}
+
+// Runs the source over the first tokens of the text.
+quantizer::Calibration calibrate(const Options& options, const Context& context, const checkpoint::Checkpoint& source,
+                                 const Progress& progress) {
+    constexpr int64_t window = 512;
+    std::vector<int32_t> ids = load_tokenizer(source).encode(read_text(options.calibrate), false);
+    check(int64_t(ids.size()) >= options.calibrate_tokens, ErrorKind::usage,
+          "--calibrate {}: the text has {} tokens, --calibrate-tokens asks for {}", options.calibrate, ids.size(),
+          options.calibrate_tokens);
+    ids.resize(size_t(options.calibrate_tokens));
+    if (!options.common.quiet) {
+        uint64_t weights = 0;
+        for (const auto& [name, tensor] : source.dense()) {
+            uint64_t elements = 1;
+            for (const int64_t size : tensor.shape) elements *= uint64_t(size);
+            weights += elements * size_of(tensor.dtype);
+        }
+        const checkpoint::ModelConfig& config = source.config();
+        const int64_t cache = 2 * config.layers * config.kv_heads * config.head_dim;
+        const int64_t activations = 4 * config.hidden_size + 2 * config.heads * config.head_dim +
+                                    3 * config.intermediate_size;
+        fmt::print(stderr, "halfbyte: calibration runs the source model and needs about {} of memory\n",
+                   mebibytes(weights + uint64_t(window * (cache + activations) * 4) + (64u << 20)));
+    }
+    const auto decoder = model::load_decoder(context, source, model::Arithmetic::kernel, progress);
+    return quantizer::calibrate(context, *decoder, ids, window, progress);
+}
+
+std::vector<quantizer::LayerReport> worst_layers(std::vector<quantizer::LayerReport> layers) {
+    std::stable_sort(layers.begin(), layers.end(),
+                     [](const auto& a, const auto& b) { return a.snr_db < b.snr_db; });
+    if (layers.size() > 5) layers.resize(5);
+    return layers;
+}
+
+void print_report(const Options& options, const quantizer::QuantizeReport& report, double seconds) {
+    const auto worst = worst_layers(report.layers);
+    if (options.common.json()) {
+        Json rows = Json::array();
+        for (const auto& layer : worst)
+            rows.push_back({{"tensor", layer.module + ".weight"}, {"snr_db", layer.snr_db}});
+        print_json({{"schema", 1},
+                    {"output", options.dry_run ? Json(nullptr) : Json(options.output)},
+                    {"scheme", options.scheme},
+                    {"source_bytes", report.source_bytes},
+                    {"output_bytes", report.output_bytes},
+                    {"quantized_layers", report.layers.size()},
+                    {"dense_tensors", report.dense_tensors},
+                    {"bits_per_weight", report.bits_per_weight},
+                    {"quantized_bits_per_weight", report.quantized_bits_per_weight},
+                    {"worst", rows},
+                    {"clipped_values", report.stats.clipped},
+                    {"flushed_blocks", report.stats.flushed},
+                    {"seconds", seconds},
+                    {"peak_memory_bytes", peak_memory_bytes()},
+                    {"warnings", report.warnings}});
+        return;
+    }
+    fmt::print("{} -> {} {} ({}), {:.1f} s, peak memory {}\n", mebibytes(report.source_bytes),
+               mebibytes(report.output_bytes), options.scheme, options.scheme == "NVFP4" ? "W4A4" : "W4A16", seconds,
+               mebibytes(peak_memory_bytes()));
+    fmt::print("{} linear layers with {:.2f} bits per weight, {} other tensors; {:.2f} bits per weight in all\n",
+               report.layers.size(), report.quantized_bits_per_weight, report.dense_tensors, report.bits_per_weight);
+    fmt::print("clipped {} of {} values, flushed {} of {} blocks to zero\n", report.stats.clipped, report.stats.values,
+               report.stats.flushed, report.stats.blocks);
+    fmt::print("worst layers by signal to noise:\n");
+    for (const auto& layer : worst) fmt::print("  {:6.2f} dB  {}\n", layer.snr_db, layer.module);
+    if (options.dry_run)
+        fmt::print("dry run: nothing was written\n");
+    else
+        fmt::print("written to {}\n", options.output);
+}
+
+int run(const Options& options) {
+    const auto start = std::chrono::steady_clock::now();
+    check(options.scheme == "NVFP4A16" || !options.calibrate.empty(), ErrorKind::usage,
+          "--scheme NVFP4 (W4A4) needs static input scales, measured on a text that is not the one to evaluate on:\n"
+          "  {}\nor leave the activations unquantised (W4A16):\n  {}",
+          command_line(options, "NVFP4", "TEXT"), command_line(options, "NVFP4A16", ""));
+    check(options.scheme == "NVFP4" || options.calibrate.empty(), ErrorKind::usage,
+          "--calibrate {}: NVFP4A16 has no input scales; leave it out, or use --scheme NVFP4", options.calibrate);
+    check(options.dry_run || options.force || !std::filesystem::exists(options.output), ErrorKind::usage,
+          "{}: exists already; --force replaces it", options.output);
+
+    const auto source = checkpoint::open_checkpoint(options.model);
+    const auto context = make_context(options.common);
+    const Progress progress = make_progress(options.common);
+    check(!source->scheme(), ErrorKind::usage, "{}: is quantised already ({}); a dense source is needed", options.model,
+          source->description());
+    std::optional<quantizer::Calibration> calibration;
+    if (!options.calibrate.empty()) calibration = calibrate(options, *context, *source, progress);
+
+    const quantizer::QuantizeReport report = quantizer::quantize_checkpoint(
+        *context, *source, calibration, options.output,
+        {.scheme = options.scheme == "NVFP4" ? Scheme::nvfp4 : Scheme::nvfp4a16,
+         .ignore = options.ignore,
+         .separate_scales = options.separate_scales,
+         .dry_run = options.dry_run,
+         .force = options.force,
+         .command = command_line(options, options.scheme, options.calibrate),
+         .calibration_text = std::filesystem::path(options.calibrate).filename().string()},
+        progress);
+    for (const std::string& warning : report.warnings) warn(options.common, warning);
+    print_report(options, report,
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    return 0;
+}
+
+}  // namespace
+
+Command add_quantize(CLI::App& program) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command =
+        add_command(program, "quantize", "Quantise a model to an NVFP4 checkpoint (compressed-tensors)",
+                    "  halfbyte quantize -m MODEL.gguf -o OUT --scheme NVFP4 --calibrate text.txt\n"
+                    "  halfbyte quantize -m DIR -o OUT --scheme NVFP4A16 --ignore lm_head --ignore 're:.*down_proj$'",
+                    options->common);
+    command->add_option("-m,--model", options->model, "Source: Hugging Face folder or .gguf file")->required();
+    command->add_option("-o,--output", options->output, "Folder to make; it appears whole or not at all")->required();
+    command->add_option("--scheme", options->scheme, "NVFP4 quantises weights and activations, NVFP4A16 weights only")
+        ->check(CLI::IsMember({"NVFP4", "NVFP4A16"}))
+        ->required();
+    command->add_option("--calibrate", options->calibrate,
+                        "Text to measure the input scales of NVFP4 on, UTF-8; never the evaluation text");
+    command->add_option("--calibrate-tokens", options->calibrate_tokens, "Tokens of it to run")
+        ->check(CLI::Range(int64_t(1), int64_t(1) << 40))
+        ->capture_default_str();
+    command
+        ->add_option("--ignore", options->ignore,
+                     "Linear layers to leave as they are: a module name, or re:PATTERN matched from its start")
+        ->expected(1)
+        ->take_all()
+        ->capture_default_str();
+    command->add_flag("--separate-scales", options->separate_scales,
+                      "A weight scale of its own for each of q, k, v and of gate, up");
+    command->add_flag("--dry-run", options->dry_run, "Do everything but write");
+    command->add_flag("--force", options->force, "Replace an existing OUT");
+    return {command, [options] { return run(*options); }};
+}
+
+}  // namespace halfbyte::cli

@@ -1,0 +1,45 @@
+#include "model/decoder.h"
+
+#include "core/check.h"
+#include "model/llama.h"
+
+namespace halfbyte::model {
+namespace {
+
+struct Family {
+    std::string_view architecture;  // of config.json
+    std::unique_ptr<Decoder> (*load)(const Context&, const checkpoint::Checkpoint&, Arithmetic, const Progress&);
+    std::vector<std::vector<std::string>> (*linear_groups)(const checkpoint::ModelConfig&);
+};
+
+// To add a family: one file like llama.cpp and one line here.
+constexpr Family families[] = {{"LlamaForCausalLM", load_llama, llama_linear_groups}};
+
+const Family& family_of(const checkpoint::Checkpoint& source) {
+    std::string known;
+    for (const Family& family : families) {
+        if (family.architecture == source.config().architecture) return family;
+        known += (known.empty() ? "" : ", ") + std::string(family.architecture);
+    }
+    fail(ErrorKind::unsupported, "{}: architecture '{}' cannot be run; built in: {}", source.path().string(),
+         source.config().architecture, known);
+}
+
+}  // namespace
+
+KvCache::KvCache(int64_t layers, int64_t width, int64_t capacity)
+    : width_(width),
+      capacity_(capacity),
+      keys_(size_t(layers), std::vector<float>(size_t(width * capacity))),
+      values_(keys_) {}
+
+std::unique_ptr<Decoder> load_decoder(const Context& context, const checkpoint::Checkpoint& source,
+                                      Arithmetic arithmetic, const Progress& progress) {
+    return family_of(source).load(context, source, arithmetic, progress);
+}
+
+std::vector<std::vector<std::string>> linear_groups(const checkpoint::Checkpoint& source) {
+    return family_of(source).linear_groups(source.config());
+}
+
+}  // namespace halfbyte::model

@@ -1,0 +1,60 @@
+// A decoder-only language model: token ids in, logits out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "core/progress.h"
+#include "halfbyte/context.h"
+#include "model/linear.h"
+
+namespace halfbyte::model {
+
+// Keys and values of every layer, FP32, [capacity, kv_heads * head_dim] each.
+class KvCache {
+  public:
+    KvCache(int64_t layers, int64_t width, int64_t capacity);
+    int64_t length() const { return length_; }
+    int64_t capacity() const { return capacity_; }
+    int64_t width() const { return width_; }
+    float* keys(int64_t layer) { return keys_[size_t(layer)].data(); }
+    float* values(int64_t layer) { return values_[size_t(layer)].data(); }
+    void append(int64_t tokens) { length_ += tokens; }
+    void clear() { length_ = 0; }
+
+  private:
+    int64_t width_, capacity_, length_ = 0;
+    std::vector<std::vector<float>> keys_, values_;
+};
+
+// Sees the input of each linear layer: module name, [rows, k].
+using InputObserver = std::function<void(const std::string& module, const float* x, int64_t rows, int64_t k)>;
+
+class Decoder {
+  public:
+    virtual ~Decoder() = default;
+    virtual const checkpoint::ModelConfig& config() const = 0;
+
+    // For `capacity` positions; Error (usage) beyond the model's context.
+    virtual KvCache make_cache(int64_t capacity) const = 0;
+
+    // Runs the tokens at the positions after those in the cache and appends them to it. The logits of the last `wanted`
+    // of them go to logits [wanted, vocab_size]. How a text is cut into calls does not change a bit of the result.
+    virtual void forward(const Context& context, KvCache& cache, std::span<const int32_t> tokens, int64_t wanted,
+                         float* logits, const InputObserver& observer = {}) const = 0;
+};
+
+// Error (unsupported) naming an architecture that is not built in. The checkpoint must outlive the decoder.
+std::unique_ptr<Decoder> load_decoder(const Context& context, const checkpoint::Checkpoint& source,
+                                      Arithmetic arithmetic, const Progress& progress = {});
+
+// The linear layers by name, in order, as groups: those that inference engines run fused (q/k/v, gate/up) stand together,
+// since they must share one weight scale. lm_head is last, also when it is tied to the embedding.
+std::vector<std::vector<std::string>> linear_groups(const checkpoint::Checkpoint& source);
+
+}  // namespace halfbyte::model

@@ -1,0 +1,142 @@
+#include "model/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "backend/context_state.h"
+#include "core/check.h"
+#include "core/word_hash.h"
+
+namespace halfbyte::model {
+namespace {
+
+// log(sum exp(logits)) in FP64.
+double log_sum_exp(const float* logits, int64_t vocab) {
+    const double largest = *std::max_element(logits, logits + vocab);
+    double sum = 0;
+    for (int64_t i = 0; i < vocab; i++) sum += std::exp(double(logits[i]) - largest);
+    return largest + std::log(sum);
+}
+
+// sum p (log p - log q): exactly 0 for equal logits, since then every difference is.
+double kl_divergence(const float* p, double p_norm, const float* q, double q_norm, int64_t vocab) {
+    double sum = 0;
+    for (int64_t i = 0; i < vocab; i++) {
+        const double log_p = double(p[i]) - p_norm, log_q = double(q[i]) - q_norm;
+        if (log_p > -745) sum += std::exp(log_p) * (log_p - log_q);  // below, p is 0 in FP64
+    }
+    return sum;
+}
+
+Estimate mean_of(const std::vector<double>& values) {
+    const double n = double(values.size());
+    double sum = 0, squares = 0;
+    for (const double value : values) sum += value;
+    const double mean = sum / n;
+    for (const double value : values) squares += (value - mean) * (value - mean);
+    return {mean, values.size() > 1 ? std::sqrt(squares / (n - 1) / n) : 0.0};
+}
+
+// One model on its way through the windows.
+struct Run {
+    const Decoder* decoder;
+    KvCache cache;
+    std::vector<float> logits;   // [chunk, vocab] of the current chunk
+    std::vector<double> norms;   // log_sum_exp of each of its positions
+    std::vector<double> nll, kl;
+    WordHash hash;
+    double seconds = 0;
+};
+
+}  // namespace
+
+std::vector<PerplexityResult> perplexity(const Context& context, const std::vector<Contestant>& contestants,
+                                         std::span<const int32_t> ids, const PerplexityOptions& options,
+                                         const Progress& progress) {
+    const int64_t W = options.window_size, available = W > 0 ? int64_t(ids.size()) / W : 0;
+    check(W >= 2 && options.windows >= 1 && options.chunk >= 1, ErrorKind::usage,
+          "perplexity: window size {}, {} windows, chunk {}; at least 2, 1 and 1 are needed", W, options.windows,
+          options.chunk);
+    check(available >= options.windows, ErrorKind::usage,
+          "perplexity: the text has {} tokens, {} windows of {}; {} windows were asked for", ids.size(), available, W,
+          options.windows);
+    const int64_t vocab = contestants.at(0).decoder->config().vocab_size;
+    std::vector<Run> runs;
+    for (const Contestant& contestant : contestants) {
+        check(contestant.decoder->config().vocab_size == vocab, ErrorKind::usage,
+              "perplexity: vocabularies of {} and {} tokens cannot be compared", vocab,
+              contestant.decoder->config().vocab_size);
+        runs.push_back({contestant.decoder, contestant.decoder->make_cache(W),
+                        std::vector<float>(size_t(std::min(options.chunk, W) * vocab)), {}, {}, {}, {}, 0});
+    }
+    const bool has_source = contestants[0].is_source;
+    const int64_t first_scored = options.second_half ? W / 2 : 0;
+
+    for (int64_t window = 0; window < options.windows; window++) {
+        std::vector<int32_t> tokens(ids.begin() + window * W, ids.begin() + (window + 1) * W);
+        if (options.bos) tokens[0] = *options.bos;
+        for (Run& run : runs) run.cache.clear();
+        for (int64_t begin = 0; begin < W; begin += options.chunk) {
+            const int64_t rows = std::min(options.chunk, W - begin);
+            for (Run& run : runs) {
+                report(progress, "perplexity", (window * W + begin) * int64_t(runs.size()) + (&run - runs.data()) * rows,
+                       options.windows * W * int64_t(runs.size()));
+                const auto start = std::chrono::steady_clock::now();
+                run.decoder->forward(context, run.cache, std::span(tokens).subspan(size_t(begin), size_t(rows)), rows,
+                                     run.logits.data());
+                run.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+                run.hash.add(std::span(run.logits).first(size_t(rows * vocab)));
+
+                // Position j of the window predicts token j + 1; the last one predicts nothing.
+                const int64_t from = std::max<int64_t>(0, first_scored - begin), to = std::min(rows, W - 1 - begin);
+                run.norms.assign(size_t(rows), 0);
+                std::vector<double> kl(size_t(rows), 0);
+                const Run& source = runs[0];
+                pool_of(context).parallel_for(rows, 1, [&](int64_t first, int64_t last) {
+                    for (int64_t row = first; row < last; row++) {
+                        const float* logits = run.logits.data() + row * vocab;
+                        const double norm = run.norms[size_t(row)] = log_sum_exp(logits, vocab);
+                        check(std::isfinite(norm), ErrorKind::failure,
+                              "perplexity: NaN or infinite logits in window {} at position {}: the model or its "
+                              "scales are broken",
+                              window, begin + row);
+                        if (has_source && &run != &source && row >= from && row < to)
+                            kl[size_t(row)] = kl_divergence(source.logits.data() + row * vocab, source.norms[size_t(row)],
+                                                            logits, norm, vocab);
+                    }
+                });
+                for (int64_t row = from; row < to; row++) {
+                    const int32_t next = tokens[size_t(begin + row + 1)];
+                    run.nll.push_back(run.norms[size_t(row)] - double(run.logits[size_t(row * vocab + next)]));
+                    if (has_source) run.kl.push_back(kl[size_t(row)]);
+                }
+            }
+        }
+    }
+    report(progress, "perplexity", 1, 1);
+
+    std::vector<PerplexityResult> results;
+    for (const Run& run : runs) {
+        PerplexityResult result;
+        const Estimate nll = mean_of(run.nll);
+        result.tokens = int64_t(run.nll.size());
+        result.tokens_run = options.windows * W;
+        result.nll = nll.value;
+        result.perplexity = {std::exp(nll.value), std::exp(nll.value) * nll.standard_error};
+        result.seconds = run.seconds;
+        result.logits_hash = run.hash.value();
+        if (has_source && &run != &runs[0]) {
+            result.kl_to_source = mean_of(run.kl);
+            std::vector<double> differences(run.nll.size());
+            for (size_t i = 0; i < differences.size(); i++) differences[i] = run.nll[i] - runs[0].nll[i];
+            const Estimate difference = mean_of(differences);
+            const double ratio = std::exp(difference.value);
+            result.ratio_to_source = Estimate{ratio, ratio * difference.standard_error};
+        }
+        results.push_back(result);
+    }
+    return results;
+}
+
+}  // namespace halfbyte::model

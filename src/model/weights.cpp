@@ -1,0 +1,25 @@
+#include "model/weights.h"
+
+#include "core/element.h"
+
+namespace halfbyte::model {
+
+DenseWeight::DenseWeight(const checkpoint::Checkpoint& source, const std::string& name) {
+    const checkpoint::DenseTensor& tensor = source.dense().at(name);
+    type_ = tensor.dtype;
+    cols_ = tensor.shape.empty() ? 1 : tensor.shape.back();
+    rows_ = tensor.shape.size() == 2 ? tensor.shape[0] : 1;
+    std::vector<uint8_t> buffer;
+    mapped_ = source.read(name, 0, rows_, buffer);
+    const size_t bytes = size_t(rows_ * cols_) * size_of(type_);
+    if (!buffer.empty() && mapped_ == buffer.data())
+        owned_ = std::move(buffer);
+    else if (reinterpret_cast<uintptr_t>(mapped_) % size_of(type_) != 0)  // a file may place tensors at odd offsets
+        owned_.assign(mapped_, mapped_ + bytes);
+}
+
+void DenseWeight::row_to_float(int64_t row, float* out) const {
+    for (int64_t i = 0; i < cols_; i++) out[i] = load_element(data(), type_, row * cols_ + i);
+}
+
+}  // namespace halfbyte::model

@@ -1,0 +1,292 @@
+#include "quantizer/quantize_checkpoint.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "backend/context_state.h"
+#include "checkpoint/compressed_tensors.h"
+#include "checkpoint/safetensors.h"
+#include "core/check.h"
+#include "core/element.h"
+#include "core/output_folder.h"
+#include "core/version.h"
+#include "model/decoder.h"
+#include "quantizer/folder_readme.h"
+#include "quantizer/ignore_patterns.h"
+
+namespace halfbyte::quantizer {
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::DenseTensor;
+using checkpoint::Scheme;
+
+int64_t rows_of(const DenseTensor& tensor) {
+    return tensor.shape.size() == 2 ? tensor.shape[0] : 1;
+}
+int64_t cols_of(const DenseTensor& tensor) {
+    return tensor.shape.empty() ? 1 : tensor.shape.back();
+}
+int64_t elements_of(const DenseTensor& tensor) {
+    return rows_of(tensor) * cols_of(tensor);
+}
+
+// Calls use(rows) for pieces of a dense tensor of about 8 MB in FP32, and gives each piece's pages back.
+template <typename Use>
+void for_rows(const Checkpoint& source, const std::string& name, const Use& use) {
+    const DenseTensor& tensor = source.dense().at(name);
+    const int64_t rows = rows_of(tensor), cols = cols_of(tensor);
+    const int64_t piece = std::max<int64_t>(1, (2 << 20) / std::max<int64_t>(1, cols));
+    std::vector<uint8_t> buffer, aligned;
+    for (int64_t first = 0; first < rows; first += piece) {
+        const int64_t count = std::min(piece, rows - first);
+        const uint8_t* data = source.read(name, first, count, buffer);
+        if (reinterpret_cast<uintptr_t>(data) % size_of(tensor.dtype) != 0) {
+            aligned.assign(data, data + size_t(count * cols) * size_of(tensor.dtype));
+            data = aligned.data();
+        }
+        use(ConstMatrix{data, tensor.dtype, count, cols, cols}, first);
+        source.release(name);
+    }
+}
+
+// The largest |w|. Non-finite weights are an error naming the place.
+float weight_amax(const Context& context, const Checkpoint& source, const std::string& name) {
+    float amax = 0;
+    for_rows(source, name, [&](const ConstMatrix& w, int64_t first_row) {
+        std::vector<float> row_amax(size_t(w.rows));
+        pool_of(context).parallel_for(w.rows, 16, [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; row++) {
+                for (int64_t k = 0; k < w.cols; k++) {
+                    const float value = std::fabs(load_element(w.data, w.type, row * w.stride + k));
+                    check(std::isfinite(value), ErrorKind::failure,
+                          "{}: {} holds {} at [{}, {}]; a checkpoint is not made from non-finite weights",
+                          source.path().string(), name, value, first_row + row, k);
+                    row_amax[size_t(row)] = std::max(row_amax[size_t(row)], value);
+                }
+            }
+        });
+        for (const float value : row_amax) amax = std::max(amax, value);
+    });
+    return amax;
+}
+
+// The sum of w^2 and of (w - decoded w)^2, FP64, rows in order.
+struct Power {
+    double signal = 0, noise = 0;
+};
+
+Power power_of(const Context& context, const ConstMatrix& w, const NvFp4View& quantized, float decode_scale,
+               std::vector<float>& decoded) {
+    decoded.resize(size_t(w.rows * w.cols));
+    dequantize(context, {.a = quantized,
+                         .decode_scale = decode_scale,
+                         .y = {decoded.data(), DType::f32, w.rows, w.cols, w.cols}});
+    std::vector<Power> rows(static_cast<size_t>(w.rows));
+    pool_of(context).parallel_for(w.rows, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            Power sum;
+            for (int64_t k = 0; k < w.cols; k++) {
+                const double value = load_element(w.data, w.type, row * w.stride + k);
+                const double error = value - double(decoded[size_t(row * w.cols + k)]);
+                sum.signal += value * value;
+                sum.noise += error * error;
+            }
+            rows[size_t(row)] = sum;
+        }
+    });
+    Power total;
+    for (const Power& row : rows) {
+        total.signal += row.signal;
+        total.noise += row.noise;
+    }
+    return total;
+}
+
+struct Plan {
+    std::vector<std::vector<std::string>> groups;  // quantised modules that share a weight scale
+    std::vector<std::string> unquantized;          // linear modules that stay as they are
+    std::vector<std::string> warnings;
+};
+
+Plan make_plan(const Checkpoint& source, const QuantizeOptions& options) {
+    Plan plan;
+    const IgnorePatterns ignore(options.ignore);
+    std::vector<std::string> all;
+    for (const std::vector<std::string>& group : model::linear_groups(source)) {
+        std::vector<std::string> kept;
+        for (const std::string& module : group) {
+            all.push_back(module);
+            const auto weight = source.dense().find(module + ".weight");
+            const bool tied = weight == source.dense().end();  // only lm_head can be absent
+            if (ignore.matches(module) || tied) {
+                plan.unquantized.push_back(module);
+                if (tied && !ignore.matches(module))
+                    plan.warnings.push_back(module + " shares the embedding's weights and stays unquantised");
+                continue;
+            }
+            check(cols_of(weight->second) % 16 == 0, ErrorKind::unsupported,
+                  "{}: {}.weight has K = {}; the file format needs a multiple of 16; leave it out with --ignore {}",
+                  source.path().string(), module, cols_of(weight->second), module);
+            if (options.separate_scales)
+                plan.groups.push_back({module});
+            else
+                kept.push_back(module);
+        }
+        if (!kept.empty()) plan.groups.push_back(kept);
+    }
+    for (const std::string& pattern : ignore.unused(all))
+        plan.warnings.push_back("--ignore '" + pattern + "' matches no linear layer of this model");
+    check(!plan.groups.empty(), ErrorKind::usage, "{}: the --ignore patterns leave no layer to quantise",
+          source.path().string());
+    return plan;
+}
+
+std::map<std::string, std::string> file_metadata(const QuantizeOptions& options) {
+    return {{"format", "pt"},
+            {"tool", "halfbyte " + std::string(version)},
+            {"scheme", std::string(name_of(options.scheme))}};
+}
+
+std::string scalar_bytes(float value) {
+    return {reinterpret_cast<const char*>(&value), 4};
+}
+
+}  // namespace
+
+QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& source,
+                                   const std::optional<Calibration>& calibration, const std::filesystem::path& out,
+                                   const QuantizeOptions& options, const Progress& progress) {
+    check(!source.scheme(), ErrorKind::usage, "{}: is quantised already ({}); a dense source is needed",
+          source.path().string(), source.description());
+    check(options.scheme == Scheme::nvfp4a16 || calibration, ErrorKind::usage,
+          "quantize: NVFP4 needs static input scales, and so a calibration text");
+    const Plan plan = make_plan(source, options);
+    std::optional<OutputFolder> folder;
+    if (!options.dry_run) folder.emplace(out, options.force);
+
+    // Weight scales first: a group's scale comes from the largest |w| of all its members.
+    std::map<std::string, EncodeScale> weight_scales;
+    int64_t done = 0;
+    for (const std::vector<std::string>& group : plan.groups) {
+        report(progress, "measure", done++, int64_t(plan.groups.size()));
+        float amax = 0;
+        for (const std::string& module : group)
+            amax = std::max(amax, weight_amax(context, source, module + ".weight"));
+        for (const std::string& module : group) weight_scales.emplace(module, EncodeScale::from_amax(amax));
+    }
+
+    QuantizeReport result;
+    result.warnings = plan.warnings;
+    std::vector<checkpoint::TensorDeclaration> declarations;
+    int64_t parameters = 0;
+    for (const auto& [name, tensor] : source.dense()) {
+        const std::string module = name.substr(0, name.rfind('.'));
+        result.source_bytes += uint64_t(elements_of(tensor)) * size_of(tensor.dtype);
+        parameters += elements_of(tensor);
+        if (!name.ends_with(".weight") || !weight_scales.contains(module)) {
+            declarations.push_back({name, tensor.dtype, tensor.shape});
+            result.dense_tensors++;
+            continue;
+        }
+        const int64_t n = rows_of(tensor), k = cols_of(tensor);
+        if (options.scheme == Scheme::nvfp4) declarations.push_back({module + ".input_global_scale", DType::f32, {1}});
+        declarations.push_back({module + ".weight_global_scale", DType::f32, {1}});
+        declarations.push_back({module + ".weight_packed", DType::u8, {n, k / 2}});
+        declarations.push_back({module + ".weight_scale", DType::f8_e4m3, {n, k / 16}});
+    }
+
+    std::optional<checkpoint::SafetensorsWriter> writer;
+    if (folder) writer.emplace(folder->path() / "model.safetensors", declarations, file_metadata(options));
+    const auto write = [&](const std::string& name, const void* data, size_t bytes) {
+        if (writer) writer->write(name, {static_cast<const uint8_t*>(data), bytes});
+    };
+
+    done = 0;
+    uint64_t quantized_bits = 0, payload_bytes = 0;
+    int64_t quantized_weights = 0;
+    std::vector<uint8_t> codes, scales;
+    std::vector<float> decoded;
+    for (const auto& [name, tensor] : source.dense()) {
+        report(progress, "quantize", done++, int64_t(source.dense().size()));
+        const std::string module = name.substr(0, name.rfind('.'));
+        const auto scale = name.ends_with(".weight") ? weight_scales.find(module) : weight_scales.end();
+        if (scale == weight_scales.end()) {
+            for_rows(source, name, [&](const ConstMatrix& w, int64_t) {
+                write(name, w.data, size_t(w.rows * w.cols) * size_of(w.type));
+            });
+            payload_bytes += uint64_t(elements_of(tensor)) * size_of(tensor.dtype);
+            continue;
+        }
+        if (options.scheme == Scheme::nvfp4) {
+            const auto amax = calibration->input_amax.find(module);
+            check(amax != calibration->input_amax.end(), ErrorKind::failure,
+                  "quantize: the calibration has not seen the input of {}", module);
+            write(module + ".input_global_scale", scalar_bytes(EncodeScale::from_amax(amax->second).word()).data(), 4);
+        }
+        write(module + ".weight_global_scale", scalar_bytes(scale->second.word()).data(), 4);
+
+        LayerReport layer = {module, rows_of(tensor), cols_of(tensor), 0, {}};
+        Power power;
+        scales.resize(size_t(layer.n * layer.k / 16));
+        const float G = scale->second.encode();
+        for_rows(source, name, [&](const ConstMatrix& w, int64_t first_row) {
+            const NvFp4Shape shape = NvFp4Shape::of(w.rows, w.cols);
+            uint8_t* piece_scales = scales.data() + first_row * (layer.k / 16);
+            codes.resize(size_t(shape.code_bytes()));
+            quantize(context, {.x = w,
+                               .encode_scale = &G,
+                               .shape = shape,
+                               .codes = codes.data(),
+                               .block_scales = piece_scales,
+                               .stats = &layer.stats});
+            const Power piece =
+                power_of(context, w, {codes.data(), piece_scales, shape}, scale->second.decode(), decoded);
+            power.signal += piece.signal;
+            power.noise += piece.noise;
+            write(module + ".weight_packed", codes.data(), codes.size());
+        });
+        write(module + ".weight_scale", scales.data(), scales.size());
+        layer.snr_db = power.noise == 0 ? std::numeric_limits<double>::infinity()
+                                        : 10 * std::log10(power.signal / power.noise);
+        quantized_weights += layer.n * layer.k;
+        quantized_bits += uint64_t(layer.n * layer.k) * 9 / 2 + (options.scheme == Scheme::nvfp4 ? 64 : 32);
+        result.stats.values += layer.stats.values;
+        result.stats.blocks += layer.stats.blocks;
+        result.stats.non_finite += layer.stats.non_finite;
+        result.stats.clipped += layer.stats.clipped;
+        result.stats.flushed += layer.stats.flushed;
+        result.layers.push_back(std::move(layer));
+    }
+    report(progress, "quantize", done, done);
+    payload_bytes += quantized_bits / 8;
+    result.bits_per_weight = 8.0 * double(payload_bytes) / double(parameters);
+    result.quantized_bits_per_weight = double(quantized_bits) / double(quantized_weights);
+    result.output_bytes = writer ? writer->file_bytes() : payload_bytes;
+    if (!folder) return result;
+
+    writer->finish();
+    checkpoint::Json config = source.config().json;
+    config["quantization_config"] = checkpoint::quantization_config(options.scheme, plan.unquantized);
+    folder->write_text("config.json", config.dump(2) + "\n");
+    const checkpoint::CompanionFiles& files = source.companions();
+    const auto write_file = [&](const char* name, const std::string& content) {
+        if (content.empty())
+            result.warnings.push_back(std::string(name) + " is not in the source and so not in the new folder");
+        else
+            folder->write_text(name, content);
+    };
+    write_file("generation_config.json", files.generation_config);
+    write_file("tokenizer.json", files.tokenizer);
+    write_file("tokenizer_config.json", files.tokenizer_config);
+    write_file("chat_template.jinja", files.chat_template);
+    folder->write_text("README.md", folder_readme(source, result, calibration, options));
+    folder->commit();
+    return result;
+}
+
+}  // namespace halfbyte::quantizer

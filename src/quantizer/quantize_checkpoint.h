@@ -1,0 +1,52 @@
+// Making an NVFP4 checkpoint by rounding to nearest with amax scales, one tensor after the other.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "core/progress.h"
+#include "halfbyte/context.h"
+#include "quantizer/calibrate.h"
+
+namespace halfbyte::quantizer {
+
+struct QuantizeOptions {
+    checkpoint::Scheme scheme = checkpoint::Scheme::nvfp4;
+    std::vector<std::string> ignore = {"lm_head"};
+    bool separate_scales = false;  // q, k, v and gate, up each with a weight scale of its own
+    bool dry_run = false;          // everything but writing
+    bool force = false;            // replace an existing folder
+    std::string command;           // for the README of the new folder; empty: left out
+    std::string calibration_text;  // likewise: the file's name
+};
+
+struct LayerReport {
+    std::string module;
+    int64_t n = 0, k = 0;
+    double snr_db = 0;  // 10 log10 of sum w^2 / sum (w - decoded w)^2; infinity if nothing is lost
+    QuantizeStats stats;
+};
+
+struct QuantizeReport {
+    std::vector<LayerReport> layers;        // in file order
+    QuantizeStats stats;                    // of all of them
+    int64_t dense_tensors = 0;
+    uint64_t source_bytes = 0;              // of the tensors, in the source's types
+    uint64_t output_bytes = 0;              // of the new safetensors file
+    double bits_per_weight = 0;             // of the whole file
+    double quantized_bits_per_weight = 0;   // of the quantised layers, scales included
+    std::vector<std::string> warnings;      // whole sentences
+};
+
+// Writes the folder `out`. W4A4 needs the calibration. Memory beside the mapped source, whose pages are released after each
+// tensor: the codes of a few rows and the block scales of one tensor.
+// Errors: usage (already quantised, patterns, out exists), unsupported (K not a multiple of 16), failure (non-finite
+// weights, naming tensor and place; disk).
+QuantizeReport quantize_checkpoint(const Context& context, const checkpoint::Checkpoint& source,
+                                   const std::optional<Calibration>& calibration, const std::filesystem::path& out,
+                                   const QuantizeOptions& options, const Progress& progress = {});
+
+}  // namespace halfbyte::quantizer
