@@ -1,5 +1,6 @@
-// A model's files, whatever their form: a Hugging Face folder (dense, or compressed-tensors NVFP4) or a .gguf. Tensors
-// have Hugging Face names ("model.layers.0.self_attn.q_proj.weight"). Opening checks every tensor against the config.
+// A model's files, whatever their form: a Hugging Face folder (dense, or compressed-tensors NVFP4) or a
+// .gguf. Tensors have Hugging Face names ("model.layers.0.self_attn.q_proj.weight"). Opening checks every
+// tensor against the config.
 #pragma once
 
 #include <filesystem>
@@ -16,8 +17,8 @@
 
 namespace halfbyte::checkpoint {
 
-// What config.json or the GGUF metadata say, checked for plausible ranges. Unknown architectures are kept by name: the
-// model decides what it runs.
+// What config.json or the GGUF metadata say, checked for plausible ranges. Unknown architectures are kept by
+// name: the model decides what it runs.
 struct ModelConfig {
     std::string architecture;  // "LlamaForCausalLM"
     int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, layers = 0;
@@ -32,13 +33,14 @@ struct ModelConfig {
 // The texts of the other files of a Hugging Face folder; empty when absent.
 struct CompanionFiles {
     std::string generation_config, tokenizer, tokenizer_config, chat_template;
+    std::string tokenizer_problem;  // why `tokenizer` is empty, for the message of what needs one
 };
 
-enum class Scheme { nvfp4, nvfp4a16 };  // W4A4 and W4A16
+enum class Scheme { nvfp4, nvfp4a16 };    // W4A4 and W4A16
 std::string_view name_of(Scheme scheme);  // "NVFP4", "NVFP4A16"
 
 struct DenseTensor {
-    DType dtype = DType::bf16;    // BF16, FP16 or FP32
+    DType dtype = DType::bf16;  // BF16, FP16 or FP32
     std::vector<int64_t> shape;
 };
 
@@ -56,7 +58,8 @@ class Checkpoint {
     virtual ~Checkpoint() = default;
 
     virtual const std::filesystem::path& path() const = 0;
-    virtual std::string description() const = 0;  // "Hugging Face folder", "compressed-tensors NVFP4 (W4A4)", "GGUF"
+    // "Hugging Face folder", "compressed-tensors NVFP4 (W4A4)", "GGUF"
+    virtual std::string description() const = 0;
     virtual const ModelConfig& config() const = 0;
     virtual const CompanionFiles& companions() const = 0;
     virtual std::optional<Scheme> scheme() const = 0;  // none for dense weights
@@ -66,18 +69,21 @@ class Checkpoint {
     // Quantised modules by name ("model.layers.0.self_attn.q_proj"); empty for dense weights.
     virtual const std::map<std::string, NvFp4Linear>& nvfp4() const = 0;
 
-    // Rows [first_row, first_row + rows) of a dense tensor (a vector is one row), in its dtype: the address in the mapped
-    // file where the bytes lie there as they are, else `buffer`, which is resized and filled.
+    // Rows [first_row, first_row + rows) of a dense tensor (a vector is one row), in its dtype: the address
+    // in the mapped file where the bytes lie there as they are, else `buffer`, which is resized and filled.
     virtual const uint8_t* read(const std::string& name, int64_t first_row, int64_t rows,
                                 std::vector<uint8_t>& buffer) const = 0;
     // Gives the mapped pages of a dense tensor or of a quantised module back to the kernel.
     virtual void release(const std::string& name) const = 0;
 
-    virtual uint64_t file_bytes() const = 0;  // of all weight files
+    // How a dense tensor is stored: "BF16", "F32", "Q4_1".
+    virtual std::string stored_format(const std::string& name) const = 0;
+    virtual uint64_t file_bytes() const = 0;    // of all weight files
+    virtual uint64_t weight_bytes() const = 0;  // of the tensors in them
 };
 
-// A folder or a file ending in .gguf. Errors: failure (not there), malformed, unsupported (dialect, GGUF type,
-// tokenizer, a non-empty transform_config).
+// A folder or a file ending in .gguf. Errors: failure (not there), malformed, unsupported (dialect, GGUF
+// type, tokenizer, a non-empty transform_config).
 std::unique_ptr<Checkpoint> open_checkpoint(const std::filesystem::path& path);
 
 }  // namespace halfbyte::checkpoint

@@ -1,5 +1,5 @@
-// safetensors: 8 bytes little-endian header length, a JSON header, the tensors' bytes. Opening validates everything;
-// a file that opens can be read without further checks.
+// safetensors: 8 bytes little-endian header length, a JSON header, the tensors' bytes. Opening validates
+// everything; a file that opens can be read without further checks.
 #pragma once
 
 #include <filesystem>
@@ -18,17 +18,18 @@ struct TensorView {
     std::string name;
     DType dtype = DType::f32;
     std::vector<int64_t> shape;
-    std::span<const uint8_t> bytes;      // in the mapped file
-    const MappedFile* file = nullptr;    // for messages and release()
+    std::span<const uint8_t> bytes;    // in the mapped file
+    const MappedFile* file = nullptr;  // for messages and release()
 
     int64_t elements() const;
-    std::string shape_text() const;      // "[2048, 128]"
+    std::string shape_text() const;  // "[2048, 128]"
 };
 
 class SafetensorsFile {
   public:
-    // Error (malformed): header length, JSON, duplicate names, unknown dtype, shape against bytes, u64 overflow,
-    // ranges outside the file, overlaps and holes. Names file, tensor, what was found and what the rule is.
+    // Error (malformed): header length, JSON, duplicate names, unknown dtype, shape against bytes, u64
+    // overflow, ranges outside the file, overlaps and holes. Names file, tensor, what was found and what the
+    // rule is.
     explicit SafetensorsFile(const std::filesystem::path& path);
     const std::map<std::string, TensorView>& tensors() const { return tensors_; }
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -58,9 +59,10 @@ struct TensorDeclaration {
     std::vector<int64_t> shape;
 };
 
-// Writes one file as a stream: the header from the declarations (8-byte aligned, in the given order), then each tensor's
-// bytes by write(), in that order and possibly in pieces. finish() checks that all was written, syncs and renames the
-// temporary file "PATH.partial-XXXXXX" to its place; without it the destructor removes the temporary file.
+// Writes one file as a stream: the header from the declarations (8-byte aligned, in the given order), then
+// each tensor's bytes by write(), in that order and possibly in pieces. finish() checks that all was written,
+// syncs and renames the temporary file "PATH.partial-XXXXXX" to its place; without it the destructor removes
+// the temporary file.
 class SafetensorsWriter {
   public:
     SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorDeclaration>& tensors,

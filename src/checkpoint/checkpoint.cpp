@@ -1,0 +1,21 @@
+#include "checkpoint/checkpoint.h"
+
+#include "checkpoint/open.h"
+#include "core/check.h"
+
+namespace halfbyte::checkpoint {
+
+std::string_view name_of(Scheme scheme) {
+    return scheme == Scheme::nvfp4 ? "NVFP4" : "NVFP4A16";
+}
+
+std::unique_ptr<Checkpoint> open_checkpoint(const std::filesystem::path& path) {
+    const auto status = std::filesystem::status(path);
+    check(std::filesystem::exists(status), ErrorKind::failure, "{}: no such file or folder", path.string());
+    if (std::filesystem::is_directory(status)) return open_hf_folder(path);
+    check(path.extension() == ".gguf", ErrorKind::failure,
+          "{}: neither a folder nor a .gguf file; of a Hugging Face model give the folder", path.string());
+    return open_gguf(path);
+}
+
+}  // namespace halfbyte::checkpoint

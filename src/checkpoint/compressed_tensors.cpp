@@ -1,0 +1,382 @@
+#include "checkpoint/compressed_tensors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/check.h"
+#include "core/float16.h"
+
+namespace halfbyte::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* nvfp4_format = "nvfp4-pack-quantized";
+constexpr const char *packed = ".weight_packed", *block_scale = ".weight_scale",
+                     *weight_global = ".weight_global_scale", *input_global = ".input_global_scale";
+
+// A value of an object; null counts as absent.
+const Json* find(const Json& object, const char* key) {
+    const auto found = object.find(key);
+    return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::string text_at(const Json& object, const char* key, const std::string& otherwise,
+                    const std::string& where) {
+    const Json* value = find(object, key);
+    check(value == nullptr || value->is_string(), ErrorKind::malformed, "{}: {} is not a text", where, key);
+    return value == nullptr ? otherwise : value->get<std::string>();
+}
+
+// A list of texts; a text alone counts as a list of one.
+std::vector<std::string> texts_at(const Json& value, const std::string& where) {
+    if (value.is_string()) return {value.get<std::string>()};
+    check(value.is_array(), ErrorKind::malformed, "{}: not a list of texts", where);
+    std::vector<std::string> texts;
+    for (const Json& entry : value) {
+        check(entry.is_string(), ErrorKind::malformed, "{}: holds {}, not a text", where,
+              quote(entry.dump()));
+        texts.push_back(entry.get<std::string>());
+    }
+    return texts;
+}
+
+// 4-bit floats in blocks of 16, the only quantisation that is read. Other members (strategy, observer,
+// scale_dtype) differ between versions of the producers and change nothing in the file.
+void check_nvfp4_arguments(const Json& arguments, const std::string& where, const char* what) {
+    check(arguments.is_object(), ErrorKind::malformed, "{}: {} is not an object", where, what);
+    const auto is = [&](const char* key, const Json& wanted, bool absent_is_fine) {
+        const Json* value = find(arguments, key);
+        check(
+            value == nullptr ? absent_is_fine : *value == wanted, ErrorKind::unsupported,
+            "{}: {} has {} = {}; only NVFP4 (num_bits 4, type float, group_size 16, symmetric) is supported",
+            where, what, key, value == nullptr ? "null" : quote(value->dump()));
+    };
+    is("num_bits", 4, false);
+    is("type", "float", false);
+    is("group_size", 16, false);
+    is("symmetric", true, true);
+}
+
+bool says_nothing(const Json* value) {
+    return value == nullptr || (value->is_object() && value->empty());
+}
+
+std::string label(const TensorView& tensor) {
+    return fmt::format("{}: tensor {}", tensor.file->path().string(), quote(tensor.name));
+}
+
+const TensorView& need(const std::map<std::string, TensorView>& tensors, const TensorView& beside,
+                       const std::string& name, const char* cause) {
+    const auto found = tensors.find(name);
+    check(found != tensors.end(), ErrorKind::malformed, "{}: has no {} beside it; {}", label(beside),
+          quote(name), cause);
+    return found->second;
+}
+
+// [N, K] of a module from its codes and block scales.
+std::pair<int64_t, int64_t> checked_shape(const TensorView& codes, const TensorView& scales) {
+    check(codes.dtype == DType::u8 && codes.shape.size() == 2, ErrorKind::malformed,
+          "{}: {} {} given; packed codes are U8 [N, K/2]", label(codes), name_of(codes.dtype),
+          codes.shape_text());
+    check(scales.dtype == DType::f8_e4m3, ErrorKind::malformed, "{}: {} given; block scales are F8_E4M3{}",
+          label(scales), name_of(scales.dtype), scales.dtype == DType::u8 ? ". E8M0 scales of MXFP4?" : "");
+    const int64_t n = codes.shape[0], half_k = codes.shape[1];
+    check(half_k % 8 == 0 && half_k > 0 && n > 0, ErrorKind::malformed,
+          "{}: shape {}; N and K must be positive and K a multiple of 16, so K/2 one of 8", label(codes),
+          codes.shape_text());
+    const std::vector<int64_t> wanted = {n, half_k / 8};
+    if (scales.shape != wanted) {
+        const auto& given = scales.shape;
+        const int64_t given_n = given.empty() ? 0 : given[0], given_blocks = given.size() == 2 ? given[1] : 0;
+        const auto up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
+        const char* cause = "";
+        if (given == std::vector{wanted[1], wanted[0]})
+            cause = "; transposed?";
+        else if (given_n == n && given_blocks * 16 == half_k)
+            cause = "; codes stored one to a byte, not packed?";
+        else if (given_n == n && given_blocks * 2 == wanted[1])
+            cause = "; blocks of 32, as in MXFP4?";
+        else if (given_n == up(n, 128) && given_blocks == up(wanted[1], 4))
+            cause = "; tiled for a kernel, not linear?";
+        fail(ErrorKind::malformed, "{}: shape {}; beside codes {} it must be [{}, {}]{}", label(scales),
+             scales.shape_text(), codes.shape_text(), wanted[0], wanted[1], cause);
+    }
+    return {n, half_k * 2};
+}
+
+EncodeScale checked_global_scale(const TensorView& tensor) {
+    const bool one = tensor.shape.empty() || tensor.shape == std::vector<int64_t>{1};
+    check(one, ErrorKind::malformed, "{}: shape {}; a global scale is one number, [1] or []", label(tensor),
+          tensor.shape_text());
+    float word = 0;
+    uint16_t half = 0;
+    switch (tensor.dtype) {
+        case DType::f32:
+            std::memcpy(&word, tensor.bytes.data(), sizeof word);
+            break;
+        case DType::bf16:
+        case DType::f16:
+            std::memcpy(&half, tensor.bytes.data(), sizeof half);
+            word = tensor.dtype == DType::bf16 ? to_float(BFloat16{half}) : to_float(Float16{half});
+            break;
+        default:
+            fail(ErrorKind::malformed, "{}: {} given; a global scale is F32, BF16 or F16", label(tensor),
+                 name_of(tensor.dtype));
+    }
+    const char* cause = nullptr;
+    if (std::isnan(word))
+        cause = "was the layer never reached while calibrating?";
+    else if (std::isinf(word))
+        cause = "an all-zero tensor, written as 2688/0?";
+    else if (word == 0)
+        cause = "an infinite amax, or a tensor that was never filled?";
+    else if (word < 0)
+        cause = "is the file damaged?";
+    else if (!std::isfinite(1.0f / word))
+        cause = "its reciprocal overflows; is the file damaged?";
+    check(cause == nullptr, ErrorKind::malformed, "{}: global scale {}; it must be finite and positive. {}",
+          label(tensor), word, cause == nullptr ? "" : cause);
+    return EncodeScale(word);
+}
+
+void check_block_scales(const TensorView& scales) {
+    // NaN is 0x7F or 0xFF, and a sign is 0x80 or more: all that is wrong lies at 0x7F and above.
+    const auto bytes = scales.bytes;
+    uint8_t largest = 0;
+    for (const uint8_t byte : bytes) largest = std::max(largest, byte);
+    if (largest >= 0x7F) {
+        const auto at = std::find_if(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte >= 0x7F; }) -
+                        bytes.begin();
+        const uint8_t byte = bytes[at];
+        const auto wrong = std::count_if(bytes.begin(), bytes.end(), [](uint8_t b) { return b >= 0x7F; });
+        const bool nan = (byte & 0x7F) == 0x7F;
+        fail(ErrorKind::malformed,
+             "{}: byte 0x{:02X} at row {}, block {} is {} ({} such of {} bytes); block scales are E4M3 "
+             "numbers of 0 to 448. {}",
+             label(scales), byte, at / scales.shape[1], at % scales.shape[1], nan ? "NaN" : "negative", wrong,
+             bytes.size(),
+             nan ? "A block that held NaN or infinity?"
+                 : "E8M0 scales of MXFP4, or codes in the place of scales?");
+    }
+    scales.file->release(bytes);
+}
+
+}  // namespace
+
+Json quantization_config(Scheme scheme, const std::vector<std::string>& ignored_modules) {
+    const auto arguments = [](Json dynamic, const char* observer) {
+        return Json{{"actorder", nullptr},
+                    {"block_structure", nullptr},
+                    {"dynamic", std::move(dynamic)},
+                    {"group_size", 16},
+                    {"num_bits", 4},
+                    {"observer", observer},
+                    {"observer_kwargs", Json::object()},
+                    {"scale_dtype", "torch.float8_e4m3fn"},
+                    {"strategy", "tensor_group"},
+                    {"symmetric", true},
+                    {"type", "float"},
+                    {"zp_dtype", nullptr}};
+    };
+    const Json inputs = scheme == Scheme::nvfp4 ? arguments("local", "static_minmax") : Json(nullptr);
+    const Json group = {{"format", nvfp4_format},
+                        {"input_activations", inputs},
+                        {"output_activations", nullptr},
+                        {"targets", Json::array({"Linear"})},
+                        {"weights", arguments(false, "memoryless_minmax")}};
+    return {{"config_groups", {{"group_0", group}}},
+            {"format", nvfp4_format},
+            {"global_compression_ratio", nullptr},
+            {"ignore", ignored_modules},
+            {"kv_cache_scheme", nullptr},
+            {"quant_method", "compressed-tensors"},
+            {"quantization_status", "compressed"},
+            {"sparsity_config", Json::object()},
+            {"transform_config", Json::object()},
+            {"version", "0.19.0"}};
+}
+
+CompressedTensorsConfig::CompressedTensorsConfig(const Json& json, const fs::path& file) : file_(file) {
+    const std::string where = file.string() + ": quantization_config";
+    check(json.is_object(), ErrorKind::malformed, "{}: not an object", where);
+    const std::string method = text_at(json, "quant_method", "", where);
+    check(!method.starts_with("modelopt") && !json.contains("quant_algo"), ErrorKind::unsupported,
+          "{}: the ModelOpt dialect is not supported yet", where);
+    check(method == "compressed-tensors", ErrorKind::unsupported,
+          "{}: quant_method {} is not supported; compressed-tensors is", where, quote(method));
+
+    if (const Json* transform = find(json, "transform_config"); !says_nothing(transform)) {
+        const auto groups = transform->is_object() ? transform->find("config_groups") : transform->end();
+        const bool empty = transform->is_object() && transform->size() == 1 && groups != transform->end() &&
+                           says_nothing(&*groups);
+        check(empty, ErrorKind::unsupported,
+              "{}: transform_config is not empty: this checkpoint was made with rotations, which are not "
+              "supported yet",
+              where);
+    }
+    check(find(json, "kv_cache_scheme") == nullptr, ErrorKind::unsupported,
+          "{}: kv_cache_scheme is given; a quantised KV cache is not supported yet", where);
+    if (const Json* sparsity = find(json, "sparsity_config"); !says_nothing(sparsity)) {
+        check(sparsity->is_object(), ErrorKind::malformed, "{}: sparsity_config is not an object", where);
+        const std::string format = text_at(*sparsity, "format", "?", where + ": sparsity_config");
+        check(format == "dense", ErrorKind::unsupported,
+              "{}: sparsity_config has the format {}, which is not supported", where, quote(format));
+    }
+    const std::string status = text_at(json, "quantization_status", "compressed", where);
+    check(status == "compressed", ErrorKind::unsupported,
+          "{}: quantization_status is {}; only compressed files are read", where, quote(status));
+
+    const Json* groups = find(json, "config_groups");
+    check(groups != nullptr && groups->is_object() && !groups->empty(), ErrorKind::malformed,
+          "{}: needs an object config_groups with at least one group", where);
+    const std::string format = text_at(json, "format", "", where);
+    for (const auto& [name, group] : groups->items()) add_group(name, group, format);
+    if (const Json* ignore = find(json, "ignore")) {
+        for (std::string& text : texts_at(*ignore, where + ": ignore"))
+            ignore_.emplace_back(std::move(text), where + ": ignore");
+    }
+}
+
+void CompressedTensorsConfig::add_group(const std::string& name, const Json& group,
+                                        const std::string& outer_format) {
+    const std::string where = fmt::format("{}: quantization_config: group {}", file_.string(), quote(name));
+    if (group.is_array()) {  // the short form {"NVFP4": ["Linear"]}
+        check(name == "NVFP4" || name == "NVFP4A16", ErrorKind::unsupported,
+              "{}: only NVFP4 and NVFP4A16 are supported", where);
+        return add_targets(name, name == "NVFP4" ? Scheme::nvfp4 : Scheme::nvfp4a16, group);
+    }
+    check(group.is_object(), ErrorKind::malformed, "{}: not an object", where);
+    const std::string format = text_at(group, "format", outer_format, where);
+    check(format == nvfp4_format, ErrorKind::unsupported, "{}: the format {} is not supported; {} is", where,
+          quote(format), nvfp4_format);
+    const Json *weights = find(group, "weights"), *inputs = find(group, "input_activations"),
+               *targets = find(group, "targets");
+    check(weights != nullptr, ErrorKind::malformed, "{}: needs weights", where);
+    check(targets != nullptr, ErrorKind::malformed, "{}: needs targets", where);
+    check(find(group, "output_activations") == nullptr, ErrorKind::unsupported,
+          "{}: output_activations are not supported", where);
+    check_nvfp4_arguments(*weights, where, "weights");
+    if (inputs != nullptr) {
+        check_nvfp4_arguments(*inputs, where, "input_activations");
+        // "local" is a stored global scale with block scales at run time; some producers write false for the
+        // same.
+        const Json* dynamic = find(*inputs, "dynamic");
+        check(dynamic == nullptr || *dynamic == "local" || *dynamic == false, ErrorKind::unsupported,
+              "{}: input_activations have dynamic = {}; only \"local\", with stored input_global_scale, is "
+              "supported",
+              where, dynamic == nullptr ? "null" : quote(dynamic->dump()));
+    }
+    add_targets(name, inputs != nullptr ? Scheme::nvfp4 : Scheme::nvfp4a16, *targets);
+}
+
+void CompressedTensorsConfig::add_targets(const std::string& group, Scheme scheme, const Json& targets) {
+    const std::string where =
+        fmt::format("{}: quantization_config: group {}: targets", file_.string(), quote(group));
+    for (std::string& text : texts_at(targets, where))
+        targets_.push_back({group, scheme, ModulePattern(std::move(text), where)});
+}
+
+CompressedTensorsConfig::Verdict CompressedTensorsConfig::verdict_on(std::string_view module) const {
+    const std::string_view class_name = class_of_module(module);
+    for (const ModulePattern& pattern : ignore_) {
+        if (pattern.match(module, class_name) != ModulePattern::Match::none) {
+            return {{}, fmt::format("ignored by {}", quote(pattern.text()))};
+        }
+    }
+    // Names beat expressions, which beat classes; among equals the first in alphabetical order.
+    const Target* best = nullptr;
+    auto best_match = ModulePattern::Match::none;
+    for (const Target& target : targets_) {
+        const auto match = target.pattern.match(module, class_name);
+        if (match < best_match ||
+            (best != nullptr && match == best_match && target.pattern.text() < best->pattern.text())) {
+            best = &target;
+            best_match = match;
+        }
+    }
+    if (best == nullptr) return {{}, "matched by no target"};
+    return {best->scheme, fmt::format("{} by group {}, target {}", name_of(best->scheme), quote(best->group),
+                                      quote(best->pattern.text()))};
+}
+
+std::map<std::string, NvFp4Linear> take_quantized_modules(const CompressedTensorsConfig& config,
+                                                          bool known_architecture,
+                                                          std::map<std::string, TensorView>& tensors) {
+    std::map<std::string, NvFp4Linear> modules;
+    std::vector<std::string> taken;
+    const std::string config_name = config.file().filename().string();
+    for (const auto& [name, codes] : tensors) {
+        if (!name.ends_with(packed)) continue;
+        const std::string module = name.substr(0, name.size() - std::strlen(packed));
+        const auto verdict = config.verdict_on(module);
+        check(verdict.scheme.has_value(), ErrorKind::malformed,
+              "{}: is quantised, but {} says the module is {}", label(codes), config_name, verdict.reason);
+
+        const TensorView& scales = need(tensors, codes, module + block_scale, "is the file incomplete?");
+        const TensorView& global =
+            need(tensors, codes, module + weight_global,
+                 tensors.contains(module + ".weight_scale_2") ? "weight_scale_2 is ModelOpt's name for it"
+                                                              : "is the file incomplete?");
+        const auto [n, k] = checked_shape(codes, scales);
+        NvFp4Linear linear{.n = n,
+                           .k = k,
+                           .codes = codes.bytes.data(),
+                           .block_scales = scales.bytes.data(),
+                           .weight_scale = checked_global_scale(global),
+                           .input_scale = {}};
+        // 2688 divided by the largest weight. Below 1 that weight would be above 2688.
+        check(linear.weight_scale.word() >= 1, ErrorKind::malformed,
+              "{}: {} would mean a largest weight of {}; looks like a ModelOpt decode scale (a multiplier), "
+              "of which the "
+              "reciprocal is needed",
+              label(global), linear.weight_scale.word(), 2688 / linear.weight_scale.word());
+        taken.insert(taken.end(), {name, scales.name, global.name});
+        if (verdict.scheme == Scheme::nvfp4) {
+            const TensorView& input =
+                need(tensors, codes, module + input_global,
+                     "W4A4 needs one. A W4A16 file whose config lacks \"input_activations\": null?");
+            linear.input_scale = checked_global_scale(input);
+            taken.push_back(input.name);
+        }
+        check_block_scales(scales);
+
+        for (auto next = tensors.lower_bound(module + ".");
+             next != tensors.end() && next->first.starts_with(module + "."); ++next) {
+            const std::string leaf = next->first.substr(module.size());
+            if (leaf == packed || leaf == block_scale || leaf == weight_global || leaf == ".bias") continue;
+            if (leaf == input_global && linear.input_scale) continue;
+            const char* cause = "an unknown variant of the format?";
+            if (leaf == ".weight")
+                cause = "a module is either quantised or dense";
+            else if (leaf == input_global)
+                cause = "W4A16 (\"input_activations\": null) has none. A W4A4 file with the wrong config?";
+            else if (leaf == ".weight_scale_2" || leaf == ".input_scale")
+                cause = "a ModelOpt name; which one is right?";
+            else if (leaf.ends_with(".weight"))
+                cause = "the matrix of a transform that transform_config does not mention?";
+            fail(ErrorKind::malformed, "{}: does not belong beside {}; {}", label(next->second), quote(name),
+                 cause);
+        }
+        modules.emplace(module, linear);
+    }
+
+    for (const auto& [name, tensor] : tensors) {
+        const std::string module = name.substr(0, name.rfind('.')), leaf = name.substr(module.size());
+        if (modules.contains(module)) continue;
+        for (const char* part : {block_scale, weight_global, input_global}) {
+            check(leaf != part, ErrorKind::malformed,
+                  "{}: there is no {} that it belongs to; is the file incomplete?", label(tensor),
+                  quote(module + packed));
+        }
+        if (!known_architecture || leaf != ".weight" || tensor.shape.size() != 2) continue;
+        const auto verdict = config.verdict_on(module);
+        check(!verdict.scheme.has_value(), ErrorKind::malformed,
+              "{}: is dense, but {} says the module is {}. Is it missing in the ignore list?", label(tensor),
+              config_name, verdict.reason);
+    }
+    for (const std::string& name : taken) tensors.erase(name);
+    return modules;
+}
+
+}  // namespace halfbyte::checkpoint

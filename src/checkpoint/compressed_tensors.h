@@ -1,0 +1,59 @@
+// The compressed-tensors dialect `nvfp4-pack-quantized`: the quantization_config of config.json, and per
+// quantised module
+//   M.weight_packed        U8 [N, K/2]        two codes a byte, lower nibble first
+//   M.weight_scale         F8_E4M3 [N, K/16]  linear
+//   M.weight_global_scale  F32 [1]            encode word
+//   M.input_global_scale   F32 [1]            encode word; with W4A4, and only then
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/module_pattern.h"
+#include "checkpoint/safetensors.h"
+
+namespace halfbyte::checkpoint {
+
+// The object to write into config.json. ignored_modules: the names of all linear modules that stay
+// unquantised.
+Json quantization_config(Scheme scheme, const std::vector<std::string>& ignored_modules);
+
+// A quantization_config as read. Refuses (unsupported, by name) every other format, transforms and KV cache
+// schemes.
+class CompressedTensorsConfig {
+  public:
+    CompressedTensorsConfig(const Json& json, const std::filesystem::path& file);
+
+    struct Verdict {
+        std::optional<Scheme> scheme;  // none: the module stays dense
+        std::string reason;            // which group and target, or which ignore pattern, for messages
+    };
+    Verdict verdict_on(std::string_view module) const;
+    const std::filesystem::path& file() const { return file_; }
+
+  private:
+    struct Target {
+        std::string group;
+        Scheme scheme;
+        ModulePattern pattern;
+    };
+    void add_group(const std::string& name, const Json& group, const std::string& outer_format);
+    void add_targets(const std::string& group, Scheme scheme, const Json& targets);
+
+    std::filesystem::path file_;
+    std::vector<Target> targets_;
+    std::vector<ModulePattern> ignore_;
+};
+
+// The quantised modules among the tensors, whose tensors are taken out of the map. Checks each against every
+// rule, and with known_architecture also that no dense linear layer should have been quantised.
+std::map<std::string, NvFp4Linear> take_quantized_modules(const CompressedTensorsConfig& config,
+                                                          bool known_architecture,
+                                                          std::map<std::string, TensorView>& tensors);
+
+}  // namespace halfbyte::checkpoint

@@ -1,0 +1,290 @@
+// A GGUF of the llama architecture with the names, the row order and the config of its Hugging Face form.
+//
+// llama.cpp rotates neighbouring pairs where Hugging Face rotates the halves of a head, so its converter
+// moves the rows of q and k: within a head of d rows, Hugging Face's row p * d/2 + i (p = 0, 1) is the GGUF's
+// row 2 i + p.
+#include <bit>
+#include <cstring>
+
+#include "checkpoint/gguf.h"
+#include "checkpoint/gguf_tokenizer.h"
+#include "checkpoint/model_config.h"
+#include "checkpoint/open.h"
+#include "core/check.h"
+#include "core/float16.h"
+#include "core/float_environment.h"
+
+namespace halfbyte::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+struct Name {
+    const char *gguf, *hf;
+};
+constexpr Name layer_modules[] = {{"attn_norm", "input_layernorm"}, {"ffn_norm", "post_attention_layernorm"},
+                                  {"attn_q", "self_attn.q_proj"},   {"attn_k", "self_attn.k_proj"},
+                                  {"attn_v", "self_attn.v_proj"},   {"attn_output", "self_attn.o_proj"},
+                                  {"ffn_gate", "mlp.gate_proj"},    {"ffn_up", "mlp.up_proj"},
+                                  {"ffn_down", "mlp.down_proj"}};
+constexpr Name outer_modules[] = {
+    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
+
+// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; empty for a name that is not known.
+std::string hf_name(std::string_view name) {
+    const size_t last = name.rfind('.');
+    if (last == name.npos) return {};
+    const std::string_view leaf = name.substr(last), module = name.substr(0, last);
+    if (leaf != ".weight" && leaf != ".bias") return {};
+    for (const Name& known : outer_modules) {
+        if (module == known.gguf) return std::string(known.hf) + std::string(leaf);
+    }
+    if (!module.starts_with("blk.")) return {};
+    const std::string_view rest = module.substr(4), number = rest.substr(0, rest.find('.'));
+    for (const Name& known : layer_modules) {
+        if (rest == fmt::format("{}.{}", number, known.gguf))
+            return fmt::format("model.layers.{}.{}{}", number, known.hf, leaf);
+    }
+    return {};
+}
+
+DType stored_dtype(GgufType type) {
+    return type == GgufType::f32 ? DType::f32 : type == GgufType::f16 ? DType::f16 : DType::bf16;
+}
+
+// Norms are kept in FP32 by converters though they come from BF16: looked at when small enough to read while
+// opening.
+bool is_small_and_exactly_bf16(const GgufTensor& tensor) {
+    constexpr int64_t small = 1 << 20;
+    if (tensor.shape.size() != 1 || tensor.shape[0] > small || is_block_type(tensor.type)) return false;
+    std::vector<float> values(tensor.shape[0]);
+    dequantize_gguf(tensor, 0, tensor.shape[0], values.data());
+    for (const float value : values) {
+        if (std::bit_cast<uint32_t>(value) & 0xFFFF) return false;
+    }
+    return true;
+}
+
+class GgufCheckpoint final : public Checkpoint {
+  public:
+    explicit GgufCheckpoint(const fs::path& file) : gguf_(file) {
+        const FloatEnvironment environment;
+        const std::string architecture = gguf_.text("general.architecture"), where = file.string();
+        check(architecture == "llama", ErrorKind::unsupported,
+              "{}: the architecture {} is not supported; llama is", where, quote(architecture));
+        refuse_variants(where);
+        for (const auto& [name, tensor] : gguf_.tensors()) {
+            const std::string known = hf_name(name);
+            check(!known.empty(), ErrorKind::malformed,
+                  "{}: the tensor {} is not known in the llama architecture", where, quote(name));
+            const bool narrow = is_small_and_exactly_bf16(tensor);
+            dense_.emplace(known,
+                           DenseTensor{narrow ? DType::bf16 : stored_dtype(tensor.type), tensor.shape});
+            sources_.emplace(known, &tensor);
+        }
+        Json generation = Json::object();
+        Json json = make_config(where, generation);
+        companions_.generation_config = generation.dump(2) + "\n";
+        config_ = model_config(std::move(json), generation, file);
+        check_tensors(config_, dense_, {}, file, [this](const std::string& name) { return label(name); });
+        read_tokenizer();
+    }
+
+    const fs::path& path() const override { return gguf_.file().path(); }
+    std::string description() const override { return "GGUF"; }
+    const ModelConfig& config() const override { return config_; }
+    const CompanionFiles& companions() const override { return companions_; }
+    std::optional<Scheme> scheme() const override { return {}; }
+    const std::map<std::string, DenseTensor>& dense() const override { return dense_; }
+    const std::map<std::string, NvFp4Linear>& nvfp4() const override { return nvfp4_; }
+    uint64_t file_bytes() const override { return gguf_.file().bytes().size(); }
+    std::string stored_format(const std::string& name) const override {
+        return std::string(halfbyte::checkpoint::name_of(sources_.at(name)->type));
+    }
+    uint64_t weight_bytes() const override {
+        uint64_t bytes = 0;
+        for (const auto& [name, tensor] : gguf_.tensors()) bytes += tensor.bytes.size();
+        return bytes;
+    }
+
+    const uint8_t* read(const std::string& name, int64_t first_row, int64_t rows,
+                        std::vector<uint8_t>& buffer) const override {
+        const auto found = dense_.find(name);
+        check(found != dense_.end(), ErrorKind::usage, "{}: there is no dense tensor {}", path().string(),
+              quote(name));
+        const GgufTensor& tensor = *sources_.at(name);
+        const DType dtype = found->second.dtype;
+        const auto& shape = tensor.shape;
+        const int64_t all_rows = shape.size() < 2 ? 1 : shape[0];
+        int64_t columns = 1;
+        for (size_t i = shape.size() < 2 ? 0 : 1; i < shape.size(); ++i) columns *= shape[i];
+        check(first_row >= 0 && rows >= 0 && rows <= all_rows - first_row, ErrorKind::usage,
+              "{}: rows {} to {} of {}", label(name), first_row, first_row + rows, all_rows);
+        if (rows == 0) return buffer.data();
+
+        const bool permuted = is_permuted(name),
+                   as_stored = !is_block_type(tensor.type) && stored_dtype(tensor.type) == dtype;
+        const int64_t stored_row = gguf_bytes(tensor.type, columns),
+                      row_bytes = columns * int64_t(size_of(dtype));
+        const uint8_t* direct = tensor.bytes.data() + first_row * stored_row;
+        if (as_stored && !permuted && reinterpret_cast<uintptr_t>(direct) % size_of(dtype) == 0)
+            return direct;
+
+        const FloatEnvironment environment;
+        buffer.resize(rows * row_bytes);
+        std::vector<float> values(as_stored ? 0 : columns);
+        for (int64_t i = 0; i < rows; ++i) {
+            const int64_t row = permuted && all_rows > 1 ? gguf_row(first_row + i) : first_row + i;
+            uint8_t* out = buffer.data() + i * row_bytes;
+            if (as_stored) {
+                std::memcpy(out, tensor.bytes.data() + row * stored_row, row_bytes);
+                continue;
+            }
+            dequantize_gguf(tensor, row * columns, columns, values.data());
+            for (int64_t j = 0; j < columns; ++j) {
+                const BFloat16 rounded = round_to<BFloat16>(values[j]);
+                std::memcpy(out + 2 * j, &rounded.bits, 2);
+            }
+        }
+        if (permuted && shape.size() == 1) {  // the bias of q or k
+            const std::vector<uint8_t> as_in_file = buffer;
+            const int64_t size = int64_t(size_of(dtype));
+            for (int64_t j = 0; j < columns; ++j)
+                std::memcpy(buffer.data() + j * size, as_in_file.data() + gguf_row(j) * size, size);
+        }
+        return buffer.data();
+    }
+
+    void release(const std::string& name) const override {
+        if (const auto found = sources_.find(name); found != sources_.end())
+            gguf_.file().release(found->second->bytes);
+    }
+
+  private:
+    static bool is_permuted(const std::string& name) {
+        return name.find(".self_attn.q_proj.") != name.npos || name.find(".self_attn.k_proj.") != name.npos;
+    }
+    int64_t gguf_row(int64_t hf_row) const {
+        const int64_t half = config_.head_dim / 2, within = hf_row % config_.head_dim;
+        return hf_row - within + within % half * 2 + within / half;
+    }
+    std::string label(const std::string& name) const {
+        const auto found = sources_.find(name);
+        return fmt::format("{}: tensor {}", path().string(),
+                           quote(found == sources_.end() ? name : found->second->name));
+    }
+
+    int64_t integer(const char* key) const { return gguf_.integer(std::string("llama.") + key); }
+    int64_t integer(const char* key, int64_t otherwise) const {
+        return gguf_.has(std::string("llama.") + key) ? integer(key) : otherwise;
+    }
+    double number(const char* key, double otherwise) const {
+        return gguf_.has(std::string("llama.") + key) ? gguf_.number(std::string("llama.") + key) : otherwise;
+    }
+
+    void refuse_variants(const std::string& where) const {
+        const std::string scaling =
+            gguf_.has("llama.rope.scaling.type") ? gguf_.text("llama.rope.scaling.type") : "none";
+        const bool scaled = scaling != "none" || number("rope.scaling.factor", 1) != 1 ||
+                            number("rope.scale_linear", 1) != 1 ||
+                            gguf_.tensors().contains("rope_freqs.weight");
+        check(!scaled, ErrorKind::unsupported, "{}: RoPE scaling ({}) is not supported yet", where,
+              scaling != "none"                               ? quote(scaling)
+              : gguf_.tensors().contains("rope_freqs.weight") ? "rope_freqs.weight"
+                                                              : "linear");
+        check(integer("expert_count", 0) == 0, ErrorKind::unsupported,
+              "{}: mixtures of experts are not supported", where);
+    }
+
+    // config.json as transformers would write it, from the metadata.
+    Json make_config(const std::string& where, Json& generation) const {
+        const int64_t hidden = integer("embedding_length"), heads = integer("attention.head_count");
+        const int64_t head_dim = integer("attention.key_length", heads > 0 ? hidden / heads : 0);
+        check(integer("attention.value_length", head_dim) == head_dim, ErrorKind::unsupported,
+              "{}: values of a size other than the keys' {} are not supported", where, head_dim);
+        check(integer("rope.dimension_count", head_dim) == head_dim, ErrorKind::unsupported,
+              "{}: RoPE on {} of the {} dimensions of a head is not supported", where,
+              integer("rope.dimension_count", head_dim), head_dim);
+        const auto embedding = dense_.find("model.embed_tokens.weight");
+        check(embedding != dense_.end() && embedding->second.shape.size() == 2, ErrorKind::malformed,
+              "{}: the matrix token_embd.weight is missing", where);
+        const DType dtype = embedding->second.dtype;
+        const char* dtype_name = dtype == DType::f32   ? "float32"
+                                 : dtype == DType::f16 ? "float16"
+                                                       : "bfloat16";
+        const double theta = number("rope.freq_base", 10000);
+
+        Json ids = Json::object();
+        for (const auto& [key, id] : {Name{"bos_token_id", "bos_token_id"},
+                                      {"eos_token_id", "eos_token_id"},
+                                      {"padding_token_id", "pad_token_id"},
+                                      {"unknown_token_id", "unk_token_id"}}) {
+            const std::string name = std::string("tokenizer.ggml.") + key;
+            if (gguf_.has(name)) ids[id] = gguf_.integer(name);
+        }
+        for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+            if (ids.contains(id)) generation[id] = ids[id];
+        }
+        Json json = {{"architectures", {"LlamaForCausalLM"}},
+                     {"attention_bias", dense_.contains("model.layers.0.self_attn.q_proj.bias")},
+                     {"attention_dropout", 0.0}};
+        if (ids.contains("bos_token_id")) json["bos_token_id"] = ids["bos_token_id"];
+        json["dtype"] = dtype_name;
+        if (ids.contains("eos_token_id")) json["eos_token_id"] = ids["eos_token_id"];
+        json.update({{"head_dim", head_dim},
+                     {"hidden_act", "silu"},
+                     {"hidden_size", hidden},
+                     {"initializer_range", 0.02},
+                     {"intermediate_size", integer("feed_forward_length")},
+                     {"max_position_embeddings", integer("context_length")},
+                     {"mlp_bias", dense_.contains("model.layers.0.mlp.gate_proj.bias")},
+                     {"model_type", "llama"},
+                     {"num_attention_heads", heads},
+                     {"num_hidden_layers", integer("block_count")},
+                     {"num_key_value_heads", integer("attention.head_count_kv", heads)}});
+        for (const char* id : {"pad_token_id", "unk_token_id"}) {
+            if (ids.contains(id)) json[id] = ids[id];
+        }
+        json.update({{"pretraining_tp", 1},
+                     {"rms_norm_eps", gguf_.number("llama.attention.layer_norm_rms_epsilon")},
+                     {"rope_parameters", {{"rope_theta", theta}, {"rope_type", "default"}}},
+                     {"rope_theta", theta},
+                     {"tie_word_embeddings", !dense_.contains("lm_head.weight")},
+                     {"torch_dtype", dtype_name},
+                     {"use_cache", true},
+                     {"vocab_size", embedding->second.shape[0]}});
+        return json;
+    }
+
+    // A tokenizer that is not supported leaves a usable model, for token ids given by number.
+    void read_tokenizer() {
+        if (gguf_.has("tokenizer.chat_template"))
+            companions_.chat_template = gguf_.text("tokenizer.chat_template");
+        if (!gguf_.has("tokenizer.ggml.model")) {
+            companions_.tokenizer_problem = path().string() + ": holds no tokenizer";
+            return;
+        }
+        try {
+            GgufTokenizer made = tokenizer_from_gguf(gguf_);
+            companions_.tokenizer = std::move(made.tokenizer);
+            companions_.tokenizer_config = std::move(made.tokenizer_config);
+        } catch (const Error& error) {
+            if (error.kind() != ErrorKind::unsupported) throw;
+            companions_.tokenizer_problem = error.what();
+        }
+    }
+
+    GgufFile gguf_;
+    ModelConfig config_;
+    CompanionFiles companions_;
+    std::map<std::string, DenseTensor> dense_;
+    std::map<std::string, NvFp4Linear> nvfp4_;  // empty
+    std::map<std::string, const GgufTensor*> sources_;
+};
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> open_gguf(const fs::path& file) {
+    return std::make_unique<GgufCheckpoint>(file);
+}
+
+}  // namespace halfbyte::checkpoint

@@ -1,0 +1,199 @@
+// A Hugging Face folder: config.json, safetensors, tokenizer; dense, or quantised in the compressed-tensors
+// dialect.
+#include <set>
+
+#include "checkpoint/compressed_tensors.h"
+#include "checkpoint/model_config.h"
+#include "checkpoint/open.h"
+#include "checkpoint/safetensors.h"
+#include "core/check.h"
+
+namespace halfbyte::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+fs::path config_file(const fs::path& folder) {
+    const fs::path file = folder / "config.json";
+    if (fs::exists(file)) return file;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+        check(entry.path().extension() != ".gguf", ErrorKind::failure,
+              "{}: has no config.json; to read the GGUF give {}", folder.string(), entry.path().string());
+    }
+    fail(ErrorKind::failure, "{}: has no config.json; is this a Hugging Face model folder?", folder.string());
+}
+
+Json json_if_there(const fs::path& file) {
+    return fs::exists(file) ? read_json(file) : Json(nullptr);
+}
+
+std::string text_if_there(const fs::path& file) {
+    return fs::exists(file) ? read_text(file) : std::string();
+}
+
+CompanionFiles read_companions(const fs::path& folder) {
+    CompanionFiles files{.generation_config = text_if_there(folder / "generation_config.json"),
+                         .tokenizer = text_if_there(folder / "tokenizer.json"),
+                         .tokenizer_config = text_if_there(folder / "tokenizer_config.json"),
+                         .chat_template = text_if_there(folder / "chat_template.jinja"),
+                         .tokenizer_problem = {}};
+    if (files.tokenizer.empty()) {
+        const bool sentencepiece = fs::exists(folder / "tokenizer.model");
+        files.tokenizer_problem =
+            folder.string() +
+            (sentencepiece ? ": has tokenizer.model (SentencePiece, not supported) but no tokenizer.json"
+                           : ": has no tokenizer.json");
+    }
+    if (!files.chat_template.empty() || files.tokenizer_config.empty()) return files;
+    const Json config = parse_json(files.tokenizer_config, folder / "tokenizer_config.json");
+    const auto found = config.is_object() ? config.find("chat_template") : config.end();
+    if (!config.is_object() || found == config.end()) return files;
+    if (found->is_string()) files.chat_template = found->get<std::string>();
+    if (!found->is_array()) return files;
+    for (const Json& entry : *found) {  // several by name: the one called "default"
+        if (entry.is_object() && entry.contains("name") && entry["name"] == "default" &&
+            entry.contains("template") && entry["template"].is_string()) {
+            files.chat_template = entry["template"].get<std::string>();
+        }
+    }
+    return files;
+}
+
+// Dialects that are known and not read, by the tensors they leave.
+void refuse_other_dialects(const fs::path& folder, const std::map<std::string, TensorView>& tensors) {
+    check(!fs::exists(folder / "hf_quant_config.json"), ErrorKind::unsupported,
+          "{}: hf_quant_config.json says ModelOpt, a dialect that is not supported yet", folder.string());
+    for (const auto& [name, tensor] : tensors) {
+        check(!name.ends_with(".weight_scale_2"), ErrorKind::unsupported,
+              "{}: tensor {} is of the ModelOpt dialect, which is not supported yet",
+              tensor.file->path().string(), quote(name));
+        check(!name.ends_with(".weight_packed"), ErrorKind::malformed,
+              "{}: tensor {} is quantised, but config.json has no quantization_config; was it lost when the "
+              "model was copied?",
+              tensor.file->path().string(), quote(name));
+    }
+}
+
+class HfCheckpoint final : public Checkpoint {
+  public:
+    explicit HfCheckpoint(const fs::path& folder)
+        : folder_(folder), config_file_(config_file(folder)), json_(read_json(config_file_)) {
+        check(json_.is_object(), ErrorKind::malformed, "{}: not a JSON object", config_file_.string());
+        std::optional<CompressedTensorsConfig> quantization;
+        for (const char* key : {"quantization_config", "compression_config"}) {
+            if (const auto found = json_.find(key);
+                found != json_.end() && !found->is_null() && !quantization) {
+                quantization.emplace(*found, config_file_);
+            }
+        }
+        config_ = model_config(json_, json_if_there(folder / "generation_config.json"), config_file_);
+        const bool known = is_known_architecture(config_.architecture);
+
+        files_.emplace(folder);
+        auto tensors = files_->tensors();
+        if (quantization) {
+            nvfp4_ = take_quantized_modules(*quantization, known, tensors);
+        } else {
+            refuse_other_dialects(folder, tensors);
+        }
+        for (const auto& [name, tensor] : tensors) {
+            // Two that transformers ignores as well: a buffer of old versions, and a copy of tied embeddings.
+            if (known && name.ends_with(".rotary_emb.inv_freq")) continue;
+            if (known && config_.tie_word_embeddings && name == "lm_head.weight") continue;
+            dense_.emplace(name, DenseTensor{tensor.dtype, tensor.shape});
+        }
+        check_tensors(config_, dense_, nvfp4_, folder,
+                      [this](const std::string& name) { return label(name); });
+        companions_ = read_companions(folder);
+        json_ = nullptr;
+    }
+
+    const fs::path& path() const override { return folder_; }
+    const ModelConfig& config() const override { return config_; }
+    const CompanionFiles& companions() const override { return companions_; }
+    const std::map<std::string, DenseTensor>& dense() const override { return dense_; }
+    const std::map<std::string, NvFp4Linear>& nvfp4() const override { return nvfp4_; }
+
+    std::optional<Scheme> scheme() const override {
+        if (nvfp4_.empty()) return {};
+        for (const auto& [name, linear] : nvfp4_) {
+            if (linear.input_scale) return Scheme::nvfp4;
+        }
+        return Scheme::nvfp4a16;
+    }
+
+    std::string description() const override {
+        const auto kind = scheme();
+        if (!kind) return "Hugging Face folder";
+        return fmt::format("compressed-tensors {} ({})", halfbyte::checkpoint::name_of(*kind),
+                           *kind == Scheme::nvfp4 ? "W4A4" : "W4A16");
+    }
+
+    const uint8_t* read(const std::string& name, int64_t first_row, int64_t rows,
+                        std::vector<uint8_t>& buffer) const override {
+        check(dense_.contains(name), ErrorKind::usage, "{}: there is no dense tensor {}", folder_.string(),
+              quote(name));
+        const TensorView& tensor = files_->tensors().at(name);
+        const int64_t all_rows = tensor.shape.size() < 2 ? 1 : tensor.shape[0];
+        check(first_row >= 0 && rows >= 0 && rows <= all_rows - first_row, ErrorKind::usage,
+              "{}: rows {} to {} of {}", label(name), first_row, first_row + rows, all_rows);
+        if (rows == 0) return buffer.data();
+        const int64_t row_bytes = int64_t(tensor.bytes.size()) / all_rows;
+        const auto bytes = tensor.bytes.subspan(first_row * row_bytes, rows * row_bytes);
+        if (reinterpret_cast<uintptr_t>(bytes.data()) % size_of(tensor.dtype) == 0) return bytes.data();
+        buffer.assign(bytes.begin(), bytes.end());  // the format promises no alignment
+        return buffer.data();
+    }
+
+    void release(const std::string& name) const override {
+        const auto& tensors = files_->tensors();
+        for (const char* suffix : {"", ".weight_packed", ".weight_scale"}) {
+            if (const auto found = tensors.find(name + suffix); found != tensors.end()) {
+                found->second.file->release(found->second.bytes);
+            }
+        }
+    }
+
+    std::string stored_format(const std::string& name) const override {
+        return std::string(halfbyte::name_of(dense_.at(name).dtype));
+    }
+
+    uint64_t file_bytes() const override {
+        std::set<const MappedFile*> files;
+        for (const auto& [name, tensor] : files_->tensors()) files.insert(tensor.file);
+        uint64_t bytes = 0;
+        for (const MappedFile* file : files) bytes += file->bytes().size();
+        return bytes;
+    }
+
+    uint64_t weight_bytes() const override {
+        uint64_t bytes = 0;
+        for (const auto& [name, tensor] : files_->tensors()) bytes += tensor.bytes.size();
+        return bytes;
+    }
+
+  private:
+    std::string label(const std::string& name) const {
+        const auto& tensors = files_->tensors();
+        auto found = tensors.find(name);
+        if (found == tensors.end() && name.ends_with(".weight")) found = tensors.find(name + "_packed");
+        const std::string file =
+            found == tensors.end() ? folder_.string() : found->second.file->path().string();
+        return fmt::format("{}: tensor {}", file, quote(found == tensors.end() ? name : found->first));
+    }
+
+    fs::path folder_, config_file_;
+    Json json_;
+    std::optional<SafetensorsFolder> files_;
+    ModelConfig config_;
+    CompanionFiles companions_;
+    std::map<std::string, DenseTensor> dense_;
+    std::map<std::string, NvFp4Linear> nvfp4_;
+};
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> open_hf_folder(const fs::path& folder) {
+    return std::make_unique<HfCheckpoint>(folder);
+}
+
+}  // namespace halfbyte::checkpoint
