@@ -200,6 +200,7 @@ TEST(Nvfp4Block, AnInfinityMakesTheScale448AndGetsPlusOrMinus6) {
     EXPECT_EQ(block.codes[2], exact_code(100.0f, 448.0f));
     EXPECT_EQ(block.codes[3], 8);
     EXPECT_EQ(block.stats.non_finite, 2);
+    EXPECT_EQ(block.stats.clipped, 2);
 }
 
 TEST(Nvfp4Block, CountsAddUpAndAreOptional) {
