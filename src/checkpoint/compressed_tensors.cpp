@@ -93,10 +93,8 @@ std::pair<int64_t, int64_t> checked_shape(const TensorView& codes, const TensorV
         const char* cause = "";
         if (given == std::vector{wanted[1], wanted[0]})
             cause = "; transposed?";
-        else if (given_n == n && given_blocks * 16 == half_k)
-            cause = "; codes stored one to a byte, not packed?";
         else if (given_n == n && given_blocks * 2 == wanted[1])
-            cause = "; blocks of 32, as in MXFP4?";
+            cause = "; codes stored one to a byte, or blocks of 32 as in MXFP4?";
         else if (given_n == up(n, 128) && given_blocks == up(wanted[1], 4))
             cause = "; tiled for a kernel, not linear?";
         fail(ErrorKind::malformed, "{}: shape {}; beside codes {} it must be [{}, {}]{}", label(scales),
