@@ -1,5 +1,5 @@
-// The CPU kernels of one instruction set level. Every level gives the bits of src/reference. Arguments are trusted here:
-// src/backend has checked them.
+// The CPU kernels of one instruction set level. Every level gives the bits of src/reference. Arguments are
+// trusted here: src/backend has checked them.
 #pragma once
 
 #include <span>

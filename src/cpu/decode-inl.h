@@ -1,0 +1,51 @@
+// NVFP4 codes to FP32: code * SF, exact and with the sign of zero.
+#if defined(HALFBYTE_CPU_DECODE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef HALFBYTE_CPU_DECODE_INL_H
+#undef HALFBYTE_CPU_DECODE_INL_H
+#else
+#define HALFBYTE_CPU_DECODE_INL_H
+#endif
+
+#include "cpu/scale_table.h"
+#include "cpu/vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace halfbyte::cpu::HWY_NAMESPACE {
+
+using Bytes16 = hn::Full128<uint8_t>;
+
+// E2M1 as the upper byte of FP16: sign, five exponent bits, two mantissa bits.
+alignas(16) inline constexpr uint8_t e2m1_as_fp16[16] = {0x00, 0x38, 0x3C, 0x3E, 0x40, 0x42, 0x44, 0x46,
+                                                         0x80, 0xB8, 0xBC, 0xBE, 0xC0, 0xC2, 0xC4, 0xC6};
+
+// out[0..16) = code * SF of 16 codes (values 0..15) in bytes. `scale` is SF * 2^112 (scale_times_2_112):
+// moving the byte to bits 21..27 of an FP32 gives the code times 2^-112, FP16's exponent bias being 15 and
+// FP32's 127.
+HWY_INLINE void decode_16(hn::Vec<Bytes16> codes, float scale, float* out) {
+    const Bytes16 d8;
+    const auto upper = hn::TableLookupBytes(hn::Load(d8, e2m1_as_fp16), codes);
+    alignas(16) int8_t bytes[16];
+    hn::Store(hn::BitCast(hn::Full128<int8_t>(), upper), hn::Full128<int8_t>(), bytes);
+    const hn::Rebind<int8_t, F32> d8n;
+    const auto sign_and_value = hn::Set(I32(), int32_t(0x8FFFFFFF));
+    for (int i = 0; i < 16; i += N) {
+        const auto wide = hn::PromoteTo(I32(), hn::LoadU(d8n, bytes + i));
+        const auto bits = hn::And(hn::ShiftLeft<21>(wide), sign_and_value);
+        store(hn::Mul(hn::BitCast(F32(), bits), set(scale)), out + i);
+    }
+}
+
+// The same from 8 packed bytes and an E4M3 byte.
+HWY_INLINE void decode_block(const uint8_t* packed, uint8_t scale, float* out) {
+    const Bytes16 d8;
+    uint8_t bytes[16] = {};
+    std::memcpy(bytes, packed, 8);
+    const auto pairs = hn::LoadU(d8, bytes), nibble = hn::Set(d8, 15);
+    const auto codes = hn::InterleaveLower(d8, hn::And(pairs, nibble), hn::ShiftRight<4>(pairs));
+    decode_16(codes, scale_times_2_112[scale], out);
+}
+
+}  // namespace halfbyte::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,50 @@
+// The tables of kernels that the files of this folder define and kernels.cpp collects.
+#pragma once
+
+#include "core/float16.h"
+#include "core/thread_pool.h"
+#include "cpu/targets.h"
+#include "halfbyte/operations.h"
+
+namespace halfbyte::cpu {
+
+template <typename Args>
+using Kernel = void(ThreadPool&, const Args&);
+
+extern const PerLevel<Kernel<QuantizeArgs>> quantize_levels;
+extern const PerLevel<Kernel<DequantizeArgs>> dequantize_levels;
+extern const PerLevel<Kernel<MatmulW4A4Args>> matmul_w4a4_levels;
+extern const PerLevel<Kernel<MatmulW4A16Args>> matmul_w4a16_levels;
+extern const PerLevel<Kernel<MatmulDenseArgs>> matmul_dense_levels;
+extern const PerLevel<Kernel<RmsNormArgs>> rms_norm_levels;
+extern const PerLevel<Kernel<SiluMulArgs>> silu_mul_levels;
+extern const PerLevel<Kernel<SoftmaxArgs>> softmax_levels;
+extern const PerLevel<Kernel<RopeArgs>> rope_levels;
+extern const PerLevel<Kernel<AttentionArgs>> attention_levels;
+
+void count_statistics(ThreadPool& pool, const QuantizeArgs& args);  // quantize.cpp; adds to *args.stats
+
+// Calls body(pointer) with the pointer cast to the element type.
+template <typename Body>
+void with_type(const void* data, DType type, const Body& body) {
+    if (type == DType::f32) return body(static_cast<const float*>(data));
+    if (type == DType::bf16) return body(static_cast<const BFloat16*>(data));
+    body(static_cast<const Float16*>(data));
+}
+template <typename Body>
+void with_type(void* data, DType type, const Body& body) {
+    if (type == DType::f32) return body(static_cast<float*>(data));
+    if (type == DType::bf16) return body(static_cast<BFloat16*>(data));
+    body(static_cast<Float16*>(data));
+}
+
+// Pieces for parallel_for: small enough to share out evenly, but each with so many operations that waking a
+// thread (about 10 us) pays; below that everything runs in the calling thread.
+inline int64_t grain_for(const ThreadPool& pool, int64_t count, int64_t operations_per_item,
+                         int64_t least = 1 << 19) {
+    const int64_t worthwhile = least / (operations_per_item < 1 ? 1 : operations_per_item) + 1;
+    const int64_t even = count / (4 * pool.threads()) + 1;
+    return worthwhile > even ? worthwhile : even;
+}
+
+}  // namespace halfbyte::cpu
