@@ -2,6 +2,7 @@
 
 #include "checkpoint/open.h"
 #include "core/check.h"
+#include "core/float_environment.h"
 
 namespace halfbyte::checkpoint {
 
@@ -10,9 +11,10 @@ std::string_view name_of(Scheme scheme) {
 }
 
 std::unique_ptr<Checkpoint> open_checkpoint(const std::filesystem::path& path) {
-    const auto status = std::filesystem::status(path);
-    check(std::filesystem::exists(status), ErrorKind::failure, "{}: no such file or folder", path.string());
-    if (std::filesystem::is_directory(status)) return open_hf_folder(path);
+    const FloatEnvironment environment;
+    check(is_there(path), ErrorKind::failure, "{}: no such file or folder", path.string());
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored)) return open_hf_folder(path);
     check(path.extension() == ".gguf", ErrorKind::failure,
           "{}: neither a folder nor a .gguf file; of a Hugging Face model give the folder", path.string());
     return open_gguf(path);

@@ -282,8 +282,10 @@ std::string GgufFile::text_at(const Value& value, size_t& position, const std::s
     const auto bytes = value.bytes.subspan(position + sizeof length, length);
     position += sizeof length + length;
     std::string text(bytes.begin(), bytes.end());
-    check(valid_utf8(text), ErrorKind::malformed, "{}: metadata {}: the text {} is not valid UTF-8",
-          file_.path().string(), key, quote(text));
+    if (!valid_utf8(text)) {
+        fail(ErrorKind::malformed, "{}: metadata {}: the text {} is not valid UTF-8", file_.path().string(),
+             key, quote(text));
+    }
     return text;
 }
 

@@ -67,7 +67,6 @@ bool is_small_and_exactly_bf16(const GgufTensor& tensor) {
 class GgufCheckpoint final : public Checkpoint {
   public:
     explicit GgufCheckpoint(const fs::path& file) : gguf_(file) {
-        const FloatEnvironment environment;
         const std::string architecture = gguf_.text("general.architecture"), where = file.string();
         check(architecture == "llama", ErrorKind::unsupported,
               "{}: the architecture {} is not supported; llama is", where, quote(architecture));

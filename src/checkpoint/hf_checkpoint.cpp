@@ -14,8 +14,9 @@ namespace {
 
 fs::path config_file(const fs::path& folder) {
     const fs::path file = folder / "config.json";
-    if (fs::exists(file)) return file;
-    for (const auto& entry : fs::directory_iterator(folder)) {
+    if (is_there(file)) return file;
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
         check(entry.path().extension() != ".gguf", ErrorKind::failure,
               "{}: has no config.json; to read the GGUF give {}", folder.string(), entry.path().string());
     }
@@ -23,11 +24,11 @@ fs::path config_file(const fs::path& folder) {
 }
 
 Json json_if_there(const fs::path& file) {
-    return fs::exists(file) ? read_json(file) : Json(nullptr);
+    return is_there(file) ? read_json(file) : Json(nullptr);
 }
 
 std::string text_if_there(const fs::path& file) {
-    return fs::exists(file) ? read_text(file) : std::string();
+    return is_there(file) ? read_text(file) : std::string();
 }
 
 CompanionFiles read_companions(const fs::path& folder) {
@@ -37,7 +38,7 @@ CompanionFiles read_companions(const fs::path& folder) {
                          .chat_template = text_if_there(folder / "chat_template.jinja"),
                          .tokenizer_problem = {}};
     if (files.tokenizer.empty()) {
-        const bool sentencepiece = fs::exists(folder / "tokenizer.model");
+        const bool sentencepiece = is_there(folder / "tokenizer.model");
         files.tokenizer_problem =
             folder.string() +
             (sentencepiece ? ": has tokenizer.model (SentencePiece, not supported) but no tokenizer.json"
@@ -60,7 +61,7 @@ CompanionFiles read_companions(const fs::path& folder) {
 
 // Dialects that are known and not read, by the tensors they leave.
 void refuse_other_dialects(const fs::path& folder, const std::map<std::string, TensorView>& tensors) {
-    check(!fs::exists(folder / "hf_quant_config.json"), ErrorKind::unsupported,
+    check(!is_there(folder / "hf_quant_config.json"), ErrorKind::unsupported,
           "{}: hf_quant_config.json says ModelOpt, a dialect that is not supported yet", folder.string());
     for (const auto& [name, tensor] : tensors) {
         check(!name.ends_with(".weight_scale_2"), ErrorKind::unsupported,

@@ -109,6 +109,11 @@ std::string read_text(const std::filesystem::path& file, uint64_t limit) {
     return std::string(whole(mapped, limit));
 }
 
+bool is_there(const std::filesystem::path& path) {
+    std::error_code ignored;
+    return std::filesystem::exists(path, ignored);
+}
+
 std::string quote(std::string_view name) {
     constexpr size_t limit = 200;
     const std::string shown(name.substr(0, limit));

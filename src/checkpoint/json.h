@@ -22,6 +22,9 @@ Json read_json(const std::filesystem::path& file, uint64_t limit = 256u << 20);
 // The whole of a small text file, with the same limit.
 std::string read_text(const std::filesystem::path& file, uint64_t limit = 256u << 20);
 
+// False also where the question itself fails (a name that is too long, no permission).
+bool is_there(const std::filesystem::path& path);
+
 // A name out of a file, for a message: in quotes, control and non-ASCII characters escaped, shortened.
 std::string quote(std::string_view name);
 

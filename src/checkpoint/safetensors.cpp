@@ -158,8 +158,8 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path) {
 
 SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : folder_(folder) {
     const fs::path index = folder / index_name;
-    const bool single = fs::exists(folder / single_name);
-    if (!fs::exists(index)) {
+    const bool single = is_there(folder / single_name);
+    if (!is_there(index)) {
         check(single, ErrorKind::failure, "{}: has neither {} nor {}", folder.string(), single_name,
               index_name);
         files_.push_back(std::make_unique<SafetensorsFile>(folder / single_name));
@@ -187,7 +187,7 @@ SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : folder_(folder) {
          "{}: {} is in the folder too, but not listed; remove the one that is left over", where, single_name);
 
     for (const std::string& shard : shards) {
-        rule(fs::exists(folder / shard), "{}: the shard {} is listed, but missing; is the download complete?",
+        rule(is_there(folder / shard), "{}: the shard {} is listed, but missing; is the download complete?",
              where, quote(shard));
         files_.push_back(std::make_unique<SafetensorsFile>(folder / shard));
         for (const auto& [name, view] : files_.back()->tensors()) {

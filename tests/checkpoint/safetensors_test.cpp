@@ -202,6 +202,8 @@ TEST(SafetensorsFolder, ChecksTheIndexAgainstTheShards) {
     refused(R"({"weight_map":{"a":1}})", "not a text");
     refused(R"({"weight_map":{"a":"m-9.safetensors"}})",
             "the shard \"m-9.safetensors\" is listed, but missing");
+    refused(R"({"weight_map":{"a":")" + std::string(5000, 'm') + R"(.safetensors"}})",
+            "is listed, but missing");
     refused(R"({"weight_map":{"a":"../m-1.safetensors"}})", "is not the name of");
     refused(R"({"weight_map":{"a":"..safetensors"}})", "is not the name of");
     refused(R"({"weight_map":{"a":"/etc/passwd"}})", "is not the name of");
