@@ -24,15 +24,22 @@ alignas(16) inline constexpr uint8_t e2m1_as_fp16[16] = {0x00, 0x38, 0x3C, 0x3E,
 HWY_INLINE void decode_16(hn::Vec<Bytes16> codes, float scale, float* out) {
     const Bytes16 d8;
     const auto upper = hn::TableLookupBytes(hn::Load(d8, e2m1_as_fp16), codes);
-    alignas(16) int8_t bytes[16];
-    hn::Store(hn::BitCast(hn::Full128<int8_t>(), upper), hn::Full128<int8_t>(), bytes);
-    const hn::Rebind<int8_t, F32> d8n;
-    const auto sign_and_value = hn::Set(I32(), int32_t(0x8FFFFFFF));
-    for (int i = 0; i < 16; i += N) {
-        const auto wide = hn::PromoteTo(I32(), hn::LoadU(d8n, bytes + i));
-        const auto bits = hn::And(hn::ShiftLeft<21>(wide), sign_and_value);
-        store(hn::Mul(hn::BitCast(F32(), bits), set(scale)), out + i);
-    }
+    const auto bytes = hn::BitCast(hn::Full128<int8_t>(), upper);
+    const auto finish = [=](hn::Vec<hn::Rebind<int8_t, F32>> part, float* p) HWY_ATTR {
+        const auto bits = hn::ShiftLeft<21>(hn::PromoteTo(I32(), part));
+        const auto sign_and_value = hn::And(bits, hn::Set(I32(), int32_t(0x8FFFFFFF)));
+        store(hn::Mul(hn::BitCast(F32(), sign_and_value), set(scale)), p);
+    };
+#if HWY_TARGET == HWY_AVX3
+    finish(bytes, out);
+#elif HWY_TARGET == HWY_AVX2
+    finish(hn::LowerHalf(bytes), out);
+    finish(hn::UpperHalf(hn::Half<hn::Full128<int8_t>>(), bytes), out + 8);
+#else
+    int8_t parts[16];
+    hn::StoreU(bytes, hn::Full128<int8_t>(), parts);
+    for (int i = 0; i < 16; i += N) finish(hn::LoadU(hn::Rebind<int8_t, F32>(), parts + i), out + i);
+#endif
 }
 
 // The same from 8 packed bytes and an E4M3 byte.

@@ -122,13 +122,14 @@ void multiply_chain(const DecodedChain& w, int64_t blocks, const int8_t* a, cons
     for (int r = 0; r < R; r++) {
         float chain[tile_outputs] = {};
         for (int64_t b = 0; b < blocks; b++) {
-            int16_t sum[tile_outputs] = {};
-            for (int k = 0; k < 16; k++) {
-                const int16_t code = a[(b * R + r) * 16 + k];
-                for (int n = 0; n < tile_outputs; n++) sum[n] = int16_t(sum[n] + w.codes[b][k][n] * code);
-            }
+            const int8_t* code = a + (b * R + r) * 16;
             const float scale = scales[b * R + r];
-            for (int n = 0; n < tile_outputs; n++) chain[n] += float(sum[n]) * (scale * w.scales[b][n]);
+            for (int n = 0; n < tile_outputs; n++) {
+                int16_t sum = 0;
+#pragma GCC unroll 16
+                for (int k = 0; k < 16; k++) sum = int16_t(sum + w.codes[b][k][n] * code[k]);
+                chain[n] += float(sum) * (scale * w.scales[b][n]);
+            }
         }
         for (int n = 0; n < tile_outputs; n++) sums[r][n] += chain[n];
     }

@@ -20,8 +20,6 @@ HWY_BEFORE_NAMESPACE();
 namespace halfbyte::cpu::HWY_NAMESPACE {
 namespace {
 
-inline constexpr int vectors_per_block = nvfp4_block / N;
-
 // E2M1 codes 0..7 of |q|, nearest even. Adding 2^22, 2^23 or 2^24 rounds to steps of .5, 1 or 2; the right
 // step for each magnitude is the one that gives the smallest code. NaN becomes 7.
 HWY_INLINE hn::Vec<I32> encode_magnitude(V q) {
@@ -48,62 +46,96 @@ HWY_INLINE void pack(const uint8_t codes[nvfp4_block], uint8_t packed[nvfp4_bloc
     std::memcpy(packed, words, nvfp4_block / 2);
 }
 
-HWY_INLINE uint8_t quantize_block(const V (&v)[vectors_per_block], float G, Rounding rounding,
-                                  uint8_t* packed) {
-    V largest = hn::Zero(F32());
-    for (const V& values : v) {
-        const V magnitude = hn::Abs(values);
-        largest = hn::Max(largest, hn::IfThenElseZero(hn::Eq(magnitude, magnitude), magnitude));
-    }
-    const float amax = hn::GetLane(hn::MaxOfLanes(F32(), largest));
-    const uint8_t byte = encode_e4m3(G * (amax * one_sixth));
-    const float SF = decode_e4m3(byte);
-    const V factor = set(rounding == Rounding::vllm ? 1.0f / (SF * (1.0f / G)) : G);
-    const V sign_bit = set(-0.0f);
+// E4M3 of s >= 0 in the low byte of each lane: encode_e4m3 for N values.
+HWY_INLINE hn::Vec<U32> encode_scales(V s) {
+    const U32 d;
+    const auto bits = hn::BitCast(d, s);
+    const auto subnormal = hn::And(hn::BitCast(d, hn::Add(s, set(16384.0f))), hn::Set(d, 15));
+    const auto rebiased = hn::Sub(bits, hn::Set(d, 120u << 23));
+    const auto odd = hn::And(hn::ShiftRight<20>(rebiased), hn::Set(d, 1));
+    const auto normal = hn::ShiftRight<20>(hn::Add(hn::Add(rebiased, hn::Set(d, 0x7FFFF)), odd));
+    const auto code = hn::IfThenElse(hn::RebindMask(d, hn::Lt(s, set(0x1p-6f))), subnormal, normal);
+    return hn::IfThenElse(hn::RebindMask(d, hn::Ge(s, set(448.0f))), hn::Set(d, e4m3_max), code);
+}
 
-    const hn::Rebind<uint8_t, F32> d8;
-    uint8_t codes[nvfp4_block];
-    for (int i = 0; i < vectors_per_block; i++) {
-        V q = hn::Mul(v[i], factor);
-        if (rounding == Rounding::contract) q = hn::Div(q, set(SF));
-        if (byte == 0) q = hn::IfThenElse(hn::IsNaN(v[i]), v[i], hn::And(v[i], sign_bit));
-        const V sign = hn::IfThenElseZero(hn::Eq(q, q), hn::And(q, sign_bit));
-        const auto code = hn::Or(encode_magnitude(hn::Abs(q)),
-                                 hn::BitCast(I32(), hn::ShiftRight<28>(hn::BitCast(U32(), sign))));
-        hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i * N);
-    }
-    pack(codes, packed);
-    return byte;
+HWY_INLINE V decode_scales(hn::Vec<U32> bytes) {
+    const V normal = hn::BitCast(F32(), hn::Add(hn::ShiftLeft<20>(bytes), hn::Set(U32(), 120u << 23)));
+    const V subnormal = hn::Mul(hn::ConvertTo(F32(), hn::BitCast(I32(), bytes)), set(0x1p-9f));
+    return hn::IfThenElse(hn::Lt(normal, set(0x1p-6f)), subnormal, normal);
 }
 
 template <typename T>
-void quantize_rows(const QuantizeArgs& args, const T* x, int64_t begin, int64_t end) {
+HWY_INLINE V largest_magnitude(const T* values) {
+    V largest = hn::Zero(F32());
+    for (int i = 0; i < nvfp4_block; i += N) {
+        const V magnitude = hn::Abs(load(values + i));
+        largest = hn::Max(largest, hn::IfThenElseZero(hn::Eq(magnitude, magnitude), magnitude));  // no NaN
+    }
+    return largest;
+}
+
+// q = fl(fl(v * factor) / divisor); a block of scale 0 gets the zeros with the signs of its values.
+template <typename T>
+HWY_INLINE void encode_block(const T* values, float factor, float divisor, bool divide, bool zero,
+                             uint8_t* packed) {
+    const hn::Rebind<uint8_t, F32> d8;
+    const V sign_bit = set(-0.0f);
+    uint8_t codes[nvfp4_block];
+    for (int i = 0; i < nvfp4_block; i += N) {
+        const V v = load(values + i);
+        V q = hn::Mul(v, set(factor));
+        if (divide) q = hn::Div(q, set(divisor));
+        if (zero) q = hn::IfThenElse(hn::IsNaN(v), v, hn::And(v, sign_bit));
+        const V sign = hn::IfThenElseZero(hn::Eq(q, q), hn::And(q, sign_bit));
+        const auto shifted = hn::BitCast(I32(), hn::ShiftRight<28>(hn::BitCast(U32(), sign)));
+        hn::StoreU(hn::DemoteTo(d8, hn::Or(encode_magnitude(hn::Abs(q)), shifted)), d8, codes + i);
+    }
+    pack(codes, packed);
+}
+
+// N blocks at a time, whose scales are found together.
+template <typename T>
+void quantize_row(const QuantizeArgs& args, const T* x, int64_t row) {
     const NvFp4Shape& shape = args.shape;
-    const int64_t whole = shape.k / nvfp4_block, code_stride = shape.padded_k / 2;
-    for (int64_t row = begin; row < end; row++) {
-        const T* values = x + row * args.x.stride;
-        uint8_t* codes = args.codes + row * code_stride;
-        const float G = args.encode_scale[args.scale_per_row ? row : 0];
-        uint8_t* scales = nullptr;  // of the current four blocks: in every layout they lie side by side
-        for (int64_t block = 0; block < shape.blocks(); block++) {
+    const int64_t blocks = shape.blocks(), whole = shape.k / nvfp4_block;
+    const float G = args.encode_scale[args.scale_per_row ? row : 0];
+    const bool contract = args.rounding == Rounding::contract;
+    uint8_t* codes = args.codes + row * (shape.padded_k / 2);
+    T partial[nvfp4_block] = {};
+    if (whole < blocks)
+        std::memcpy(partial, x + whole * nvfp4_block, size_t(shape.k % nvfp4_block) * sizeof(T));
+
+    for (int64_t first = 0; first < blocks; first += N) {
+        const int count = int(std::min<int64_t>(N, blocks - first));
+        const auto source = [&](int j) {
+            return first + j == whole ? partial : x + (first + j) * nvfp4_block;
+        };
+        V largest[N];
+        for (int j = 0; j < count; j++) largest[j] = largest_magnitude(source(j));
+        for (int j = count; j < N; j++) largest[j] = hn::Zero(F32());
+        const V amax = combine_lanes_of_each<Max>(largest);
+        const auto bytes = encode_scales(hn::Mul(set(G), hn::Mul(amax, set(one_sixth))));
+        const V SF = decode_scales(bytes);
+        uint32_t byte[N];
+        float divisor[N], factor[N];
+        hn::StoreU(bytes, U32(), byte);
+        store(SF, divisor);
+        store(contract ? set(G) : hn::Div(set(1.0f), hn::Mul(SF, set(1.0f / G))), factor);
+
+        uint8_t* scales = nullptr;  // of four blocks: in every layout they lie side by side
+        for (int j = 0; j < count; j++) {
+            const int64_t block = first + j;
             if (block % 4 == 0)
                 scales = args.block_scales + scale_offset(shape.layout, row, block, shape.padded_blocks());
-            T partial[nvfp4_block] = {};
-            const T* source = values + block * nvfp4_block;
-            if (block == whole) {
-                std::memcpy(partial, source, size_t(shape.k % nvfp4_block) * sizeof(T));
-                source = partial;
-            }
-            V v[vectors_per_block];
-            for (int i = 0; i < vectors_per_block; i++) v[i] = load(source + i * N);
-            scales[block % 4] = quantize_block(v, G, args.rounding, codes + block * (nvfp4_block / 2));
+            scales[block % 4] = uint8_t(byte[j]);
+            encode_block(source(j), factor[j], divisor[j], contract, byte[j] == 0,
+                         codes + block * (nvfp4_block / 2));
         }
-        // Missing elements are zeros, but vLLM's order may make a NaN of 0 * inf.
-        for (int64_t k = shape.k; k < shape.blocks() * nvfp4_block; k++)
-            codes[k / 2] &= k % 2 == 0 ? 0xF0 : 0x0F;
-        const int64_t written = shape.blocks() * (nvfp4_block / 2);
-        if (written < code_stride) std::memset(codes + written, 0, size_t(code_stride - written));
     }
+    // Missing elements are zeros, but vLLM's order may make a NaN of 0 * inf.
+    for (int64_t k = shape.k; k < blocks * nvfp4_block; k++) codes[k / 2] &= k % 2 == 0 ? 0xF0 : 0x0F;
+    const int64_t written = blocks * (nvfp4_block / 2), code_stride = shape.padded_k / 2;
+    if (written < code_stride) std::memset(codes + written, 0, size_t(code_stride - written));
 }
 
 }  // namespace
@@ -117,7 +149,9 @@ void quantize(ThreadPool& pool, const QuantizeArgs& args) {
         std::memset(args.block_scales, 0, size_t(shape.scale_bytes()));
     const int64_t grain = std::max<int64_t>(1, (1 << 16) / std::max<int64_t>(1, shape.k));
     pool.parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
-        with_type(args.x.data, args.x.type, [&](const auto* x) { quantize_rows(args, x, begin, end); });
+        with_type(args.x.data, args.x.type, [&](const auto* x) {
+            for (int64_t row = begin; row < end; row++) quantize_row(args, x + row * args.x.stride, row);
+        });
     });
     if (args.stats != nullptr) count_statistics(pool, args);
 }

@@ -10,7 +10,10 @@ namespace halfbyte::cpu {
 
 constexpr std::array<float, 256> scale_table(float factor) {
     std::array<float, 256> table{};
-    for (int byte = 0; byte < 256; byte++) table[std::size_t(byte)] = decode_e4m3(uint8_t(byte)) * factor;
+    for (int byte = 0; byte < 256; byte++) {
+        const float value = decode_e4m3(uint8_t(byte));
+        table[std::size_t(byte)] = value != value ? value : value * factor;
+    }
     return table;
 }
 

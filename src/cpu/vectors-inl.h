@@ -140,41 +140,51 @@ HWY_INLINE float add_lanes(V v) {
     return lanes[0];
 }
 
-// Inside each 128-bit part: part j of the result holds add_lanes of part j of a, b, c and d.
-HWY_INLINE V add_lanes_of_parts(V a, V b, V c, V d) {
+struct Add {
+    static HWY_INLINE V of(V a, V b) { return hn::Add(a, b); }
+};
+struct Max {  // of numbers that are not NaN
+    static HWY_INLINE V of(V a, V b) { return hn::Max(a, b); }
+};
+
+// Inside each 128-bit part: part j of the result holds the four lanes of part j of a, b, c and d combined.
+template <class Operation>
+HWY_INLINE V combine_parts(V a, V b, V c, V d) {
     const F32 df;
     const hn::Repartition<double, F32> d64;
-    const V ab = hn::Add(hn::InterleaveLower(df, a, b), hn::InterleaveUpper(df, a, b));
-    const V cd = hn::Add(hn::InterleaveLower(df, c, d), hn::InterleaveUpper(df, c, d));
+    const V ab = Operation::of(hn::InterleaveLower(df, a, b), hn::InterleaveUpper(df, a, b));
+    const V cd = Operation::of(hn::InterleaveLower(df, c, d), hn::InterleaveUpper(df, c, d));
     const auto ab64 = hn::BitCast(d64, ab), cd64 = hn::BitCast(d64, cd);
-    return hn::Add(hn::BitCast(df, hn::InterleaveLower(d64, ab64, cd64)),
-                   hn::BitCast(df, hn::InterleaveUpper(d64, ab64, cd64)));
+    return Operation::of(hn::BitCast(df, hn::InterleaveLower(d64, ab64, cd64)),
+                         hn::BitCast(df, hn::InterleaveUpper(d64, ab64, cd64)));
 }
 
-// Lane j of the result is add_lanes(v[j]): the tree of N sums at once, by transposing as it adds.
-HWY_INLINE V add_lanes_of_each(const V (&v)[N]) {
+// Lane j of the result is v[j] with its lanes combined at distances N/2 to 1: N trees at once, by
+// transposing.
+template <class Operation>
+HWY_INLINE V combine_lanes_of_each(const V (&v)[N]) {
+    const auto halves = [](V low, V high) HWY_ATTR {
+        return Operation::of(hn::ConcatLowerLower(F32(), high, low), hn::ConcatUpperUpper(F32(), high, low));
+    };
+    V parts[4];
 #if HWY_TARGET == HWY_AVX3
-    const F32 df;
-    V parts[4];
     for (int j = 0; j < 4; j++) {
-        const V p =
-            hn::Add(hn::ConcatLowerLower(df, v[4 + j], v[j]), hn::ConcatUpperUpper(df, v[4 + j], v[j]));
-        const V q = hn::Add(hn::ConcatLowerLower(df, v[12 + j], v[8 + j]),
-                            hn::ConcatUpperUpper(df, v[12 + j], v[8 + j]));
-        parts[j] =
-            hn::Add(V{_mm512_shuffle_f32x4(p.raw, q.raw, 0x88)}, V{_mm512_shuffle_f32x4(p.raw, q.raw, 0xDD)});
+        const V p = halves(v[j], v[4 + j]), q = halves(v[8 + j], v[12 + j]);
+        parts[j] = Operation::of(V{_mm512_shuffle_f32x4(p.raw, q.raw, 0x88)},
+                                 V{_mm512_shuffle_f32x4(p.raw, q.raw, 0xDD)});
     }
-    return add_lanes_of_parts(parts[0], parts[1], parts[2], parts[3]);
 #elif HWY_TARGET == HWY_AVX2
-    const F32 df;
-    V parts[4];
-    for (int j = 0; j < 4; j++)
-        parts[j] =
-            hn::Add(hn::ConcatLowerLower(df, v[4 + j], v[j]), hn::ConcatUpperUpper(df, v[4 + j], v[j]));
-    return add_lanes_of_parts(parts[0], parts[1], parts[2], parts[3]);
+    for (int j = 0; j < 4; j++) parts[j] = halves(v[j], v[4 + j]);
 #else
-    return add_lanes_of_parts(v[0], v[1], v[2], v[3]);
+    for (int j = 0; j < 4; j++) parts[j] = v[j];
+    (void)halves;
 #endif
+    return combine_parts<Operation>(parts[0], parts[1], parts[2], parts[3]);
+}
+
+// Lane j of the result is add_lanes(v[j]).
+HWY_INLINE V add_lanes_of_each(const V (&v)[N]) {
+    return combine_lanes_of_each<Add>(v);
 }
 
 // sum32 of f(first index, elements present) over n elements: f gives the vector that is added to the partial
