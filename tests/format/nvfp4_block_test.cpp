@@ -90,29 +90,50 @@ TEST(Nvfp4Block, RoundsTheReportedCasesRight) {
     }
 }
 
+// Each FP32 operation once, by rounding the exact double product.
+void expect_four_steps(const std::vector<float>& values, float G) {
+    float amax = 0;
+    for (const float value : values) amax = std::max(amax, std::fabs(value));
+    const float a = float(double(amax) * double(std::bit_cast<float>(0x3E2AAAABu)));
+    const float s = float(double(G) * double(a));
+    const Block block = quantize(values, G);
+    ASSERT_EQ(block.scale, encode_e4m3(s)) << std::hexfloat << "amax " << amax << ", G " << G;
+    const float SF = decode_e4m3(block.scale);
+    for (size_t i = 0; i < values.size(); i++) {
+        const float y = float(double(values[i]) * double(G));
+        ASSERT_EQ(block.codes[i], SF == 0 ? uint8_t(std::signbit(y) ? 8 : 0) : exact_code(y, SF))
+            << values[i];
+    }
+}
+
 TEST(Nvfp4Block, RandomBlocksFollowTheFourSteps) {
     test::Random random(1);
     for (int round = 0; round < 20000; round++) {
         const float G = std::ldexp(random.uniform(1, 2), int(random.below(40)) - 20);
         const float size = std::ldexp(1.0f, int(random.below(24)) - 12);
         std::vector<float> values;
-        float amax = 0;
-        for (int i = 0; i < 16; i++) {
-            values.push_back(random.normal() * size / G);
-            amax = std::max(amax, std::fabs(values.back()));
-        }
-        // Each FP32 operation once, by rounding the exact double product.
-        const float a = float(double(amax) * double(std::bit_cast<float>(0x3E2AAAABu)));
-        const float s = float(double(G) * double(a));
-        const Block block = quantize(values, G);
-        ASSERT_EQ(block.scale, encode_e4m3(s));
-        const float SF = decode_e4m3(block.scale);
-        for (size_t i = 0; i < 16; i++) {
-            const float y = float(double(values[i]) * double(G));
-            ASSERT_EQ(block.codes[i], SF == 0 ? uint8_t(std::signbit(y) ? 8 : 0) : exact_code(y, SF))
-                << values[i];
-        }
+        for (int i = 0; i < 16; i++) values.push_back(random.normal() * size / G);
+        expect_four_steps(values, G);
     }
+}
+
+// amax such that s lies at, or within a few units of, the midpoint of two block scales: here the order in
+// which 1/6 and G are multiplied decides the byte.
+TEST(Nvfp4Block, TheOrderOfTheScalesProductsDecidesAtMidpoints) {
+    test::Random random(2);
+    int64_t other_order = 0, division = 0;
+    for (int round = 0; round < 20000; round++) {
+        const float G = std::ldexp(random.uniform(1, 2), int(random.below(40)) - 20);
+        const auto byte = uint8_t(random.below(0x7E));
+        const double midpoint = (double(decode_e4m3(byte)) + double(decode_e4m3(uint8_t(byte + 1)))) / 2;
+        const float amax = moved(float(6 * midpoint / double(G)), int(random.below(5)) - 2);
+        expect_four_steps({amax, amax / 3, -amax / 7}, G);
+        const uint8_t scale = quantize({amax}, G).scale;
+        other_order += scale != encode_e4m3((G * amax) * one_sixth);
+        division += scale != encode_e4m3(G * (amax / 6.0f));
+    }
+    EXPECT_GT(other_order, 100);
+    EXPECT_GT(division, 100);
 }
 
 TEST(Nvfp4Block, VllmOrderReproducesItsGoldenCodes) {

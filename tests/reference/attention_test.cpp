@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "reference/exp.h"
 #include "reference/reference.h"
+#include "reference/sum32_oracle.h"
 #include "support/compare.h"
 #include "support/matrix.h"
 
@@ -93,6 +96,35 @@ TEST(Attention, FollowsItsFormula) {
         EXPECT_TRUE(test::within(p.run().values(), exact, tolerance, p.heads * p.head_dim))
             << p.T << " after " << p.first;
     }
+}
+
+TEST(Attention, EveryStepIsRounded) {
+    const Problem p(40, 30, 4, 2, 48, 9);
+    std::vector<float> expected;
+    for (int64_t t = 0; t < p.T; t++) {
+        for (int64_t head = 0; head < p.heads; head++) {
+            const auto part = [&](const OwnedMatrix& matrix, int64_t row, int64_t column) {
+                std::vector<float> values;
+                for (int64_t k = 0; k < p.head_dim; k++) values.push_back(matrix.at(row, column + k));
+                return values;
+            };
+            const int64_t positions = p.first + t + 1, kv = head / 2 * p.head_dim;
+            std::vector<float> scores, e;
+            for (int64_t i = 0; i < positions; i++) {
+                const float dot = test::sum32_of(part(p.q, t, head * p.head_dim), part(p.keys, i, kv));
+                scores.push_back(float(double(dot) * double(float(1 / std::sqrt(48.0)))));
+            }
+            const float largest = *std::max_element(scores.begin(), scores.end());
+            for (const float score : scores)
+                e.push_back(reference::exp(float(double(score) - double(largest))));
+            for (int64_t k = 0; k < p.head_dim; k++) {
+                std::vector<float> column;
+                for (int64_t i = 0; i < positions; i++) column.push_back(p.values.at(i, kv + k));
+                expected.push_back(float(double(test::sum32_of(e, column)) / double(test::sum32_of(e))));
+            }
+        }
+    }
+    EXPECT_TRUE(test::same_values(p.run().values(), expected, p.heads * p.head_dim));
 }
 
 TEST(Attention, ATokenHasTheSameBitsAloneAndInAChunk) {

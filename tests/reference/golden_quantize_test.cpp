@@ -214,7 +214,8 @@ TEST(GoldenQuantize, TheWorkedExampleOfTheDocumentationIsRight) {
     const OwnedMatrix y = test::dequantize(q, g.decode());
     EXPECT_EQ(g.decode(), 0x1.861862p-11f);
     EXPECT_EQ(y.at(0, 0), -2.0f);
-    EXPECT_EQ(q.code(0, 7), 10);  // -0.25 * 1344 / 448 = -0.75 lies between the codes of -0.5 and -1: the even one
+    EXPECT_EQ(q.code(0, 7),
+              10);  // -0.25 * 1344 / 448 = -0.75 lies between the codes of -0.5 and -1: the even one
     EXPECT_EQ(y.at(0, 7), -0x1.555556p-2f);
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "reference/reference.h"
+#include "reference/sum32_oracle.h"
 #include "support/compare.h"
 #include "support/matrix.h"
 
@@ -94,19 +95,23 @@ TEST(RmsNorm, AResultMayTakeTheInputsPlace) {
     EXPECT_TRUE(test::same_values(x.values(), y.values(), 65));
 }
 
-// r = 1 and 2^-12 in lane order, eps = 0: mean, root and reciprocal each rounded to FP32, computed by hand in
-// double.
+// Operation by operation; one of FP32 numbers in double, then rounded, is correctly rounded.
 TEST(RmsNorm, EveryStepIsRounded) {
-    const OwnedMatrix x = test::matrix_of({3, 5, 7}, 1, 3),
-                      weight = test::matrix_of({0.1f, 0.3f, 0.7f}, 1, 3);
-    OwnedMatrix y(1, 3);
-    reference::rms_norm(
-        {.x = x.input(), .residual = {}, .weight = weight.input(), .epsilon = 1e-5f, .y = y.view()});
-    const float mean = float(83.0 / 3.0), shifted = float(double(mean) + double(1e-5f));
-    const float root = float(std::sqrt(double(shifted))), inverse = float(1.0 / double(root));
-    for (int64_t k = 0; k < 3; k++) {
-        const float scaled = float(double(x.at(0, k)) * double(inverse));
-        EXPECT_EQ(y.at(0, k), float(double(scaled) * double(weight.at(0, k))));
+    for (int64_t K = 1; K < 200; K++) {
+        const OwnedMatrix x = test::random_matrix(1, K, DType::f32, uint64_t(K)),
+                          weight = test::random_matrix(1, K, DType::f32, 1);
+        OwnedMatrix y(1, K);
+        reference::rms_norm(
+            {.x = x.input(), .residual = {}, .weight = weight.input(), .epsilon = 1e-3f, .y = y.view()});
+        const float mean = float(double(test::sum32_of(x.values(), x.values())) / double(K));
+        const float root = float(std::sqrt(double(float(double(mean) + double(1e-3f))))),
+                    inverse = float(1.0 / double(root));
+        std::vector<float> expected;
+        for (int64_t k = 0; k < K; k++) {
+            const float scaled = float(double(x.at(0, k)) * double(inverse));
+            expected.push_back(float(double(scaled) * double(weight.at(0, k))));
+        }
+        EXPECT_TRUE(test::same_values(y.values(), expected, K)) << K;
     }
 }
 

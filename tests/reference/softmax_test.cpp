@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "reference/exp.h"
 #include "reference/reference.h"
+#include "reference/sum32_oracle.h"
 #include "support/compare.h"
 #include "support/matrix.h"
 
@@ -42,6 +45,18 @@ TEST(Softmax, FollowsItsFormula) {
             EXPECT_TRUE(test::within(y.values(), exact, tolerance, K))
                 << "K = " << K << ", spread " << spread;
         }
+    }
+}
+
+TEST(Softmax, EveryStepIsRounded) {
+    for (int64_t K = 1; K < 200; K++) {
+        const OwnedMatrix x = test::random_matrix(1, K, DType::f32, uint64_t(K), 2.0f);
+        const std::vector<float> inputs = x.values();
+        const float largest = *std::max_element(inputs.begin(), inputs.end());
+        std::vector<float> e, expected;
+        for (const float value : inputs) e.push_back(reference::exp(float(double(value) - double(largest))));
+        for (const float value : e) expected.push_back(float(double(value) / double(test::sum32_of(e))));
+        EXPECT_TRUE(test::same_values(softmax(x).values(), expected, K)) << K;
     }
 }
 
