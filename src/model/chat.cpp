@@ -82,9 +82,12 @@ std::optional<std::vector<Token>> tokens_of(std::string_view code) {
             tokens.push_back({false, std::string(code.substr(at, length))});
             at += length;
         }
-        if (const size_t n = tokens.size(); n >= 4 && tokens[n - 1].text == "]" && !tokens[n - 1].string &&
-                                            tokens[n - 2].string && tokens[n - 3].text == "[" &&
-                                            !tokens[n - 3].string && word(tokens[n - 4].text.back())) {
+        const size_t n = tokens.size();
+        const auto is = [&](size_t i, std::string_view text) {
+            return !tokens[i].string && tokens[i].text == text;
+        };
+        if (n >= 4 && is(n - 1, "]") && tokens[n - 2].string && is(n - 3, "[") && !tokens[n - 4].string &&
+            (word(tokens[n - 4].text.back()) || is(n - 4, "]"))) {
             tokens[n - 3].text = ".";
             tokens[n - 2].string = false;
             tokens.pop_back();

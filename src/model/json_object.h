@@ -64,7 +64,7 @@ inline int32_t token_id(const checkpoint::Json& json, std::string_view token, co
         json.get_ptr<const int64_t*>();  // also for an unsigned number that the parser kept
     const bool valid = json.is_number_integer() && value && *value >= 0 && *value < token_id_limit;
     check(valid, ErrorKind::malformed, "{}: the token {} has the id {}; needed is an integer in [0, {})",
-          file, checkpoint::quote(token), checkpoint::quote(json.dump()), token_id_limit);
+          file, checkpoint::quote(token), json.is_number() ? json.dump() : json.type_name(), token_id_limit);
     return int32_t(*value);
 }
 
