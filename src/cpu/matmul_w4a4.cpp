@@ -73,7 +73,8 @@ void unpack_group(const NvFp4View& a, int64_t first, int R, const Activations& o
                     a.block_scales + scale_offset(shape.layout, first + r, block, shape.padded_blocks());
             uint8_t pairs[16] = {};
             std::memcpy(pairs, codes + block * 8, 8);
-            for (int64_t k = shape.k - block * 16; k < 16; k++) pairs[k / 2] &= k % 2 == 0 ? 0xF0 : 0x0F;
+            for (int64_t k = shape.k - block * 16; k < 16; k++)
+                pairs[k / 2] = uint8_t(pairs[k / 2] & (k % 2 == 0 ? 0xF0 : 0x0F));
 
             const int64_t place = (first * blocks + block * R) + r;
             const hn::Full128<uint8_t> d8;

@@ -18,7 +18,8 @@ PackedWeight pack_weight(const NvFp4View& w) {
         for (int64_t block = 0; block < blocks; block++) {
             uint8_t codes[8];
             std::memcpy(codes, w.codes + n * (shape.padded_k / 2) + block * 8, 8);
-            for (int64_t k = shape.k - block * 16; k < 16; k++) codes[k / 2] &= k % 2 == 0 ? 0xF0 : 0x0F;
+            for (int64_t k = shape.k - block * 16; k < 16; k++)
+                codes[k / 2] = uint8_t(codes[k / 2] & (k % 2 == 0 ? 0xF0 : 0x0F));
             std::memcpy(&packed.codes[size_t(packed_code_byte(blocks, n, block * 16))], codes, 4);
             std::memcpy(&packed.codes[size_t(packed_code_byte(blocks, n, block * 16 + 8))], codes + 4, 4);
             packed.block_scales[size_t(packed_scale_byte(blocks, n, block))] =

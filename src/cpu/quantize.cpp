@@ -133,7 +133,8 @@ void quantize_row(const QuantizeArgs& args, const T* x, int64_t row) {
         }
     }
     // Missing elements are zeros, but vLLM's order may make a NaN of 0 * inf.
-    for (int64_t k = shape.k; k < blocks * nvfp4_block; k++) codes[k / 2] &= k % 2 == 0 ? 0xF0 : 0x0F;
+    for (int64_t k = shape.k; k < blocks * nvfp4_block; k++)
+        codes[k / 2] = uint8_t(codes[k / 2] & (k % 2 == 0 ? 0xF0 : 0x0F));
     const int64_t written = blocks * (nvfp4_block / 2), code_stride = shape.padded_k / 2;
     if (written < code_stride) std::memset(codes + written, 0, size_t(code_stride - written));
 }
