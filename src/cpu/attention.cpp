@@ -61,7 +61,7 @@ void score_all_rows(const Rows& rows, int64_t r, int64_t count, const float* q, 
                     const float* const (&keys)[group_columns], int64_t i, V scale) {
     for (; r + R <= count; r += R) score_rows<R>(rows, r, q, padded_dim, keys, i, scale);
     if constexpr (R > 1)
-        if (r < count) score_all_rows<R - 1>(rows, r, count, q, padded_dim, keys, i, scale);
+        if (r < count) score_all_rows<smaller_tile(R)>(rows, r, count, q, padded_dim, keys, i, scale);
 }
 
 // D vectors of a head from element d on; with D = 1 perhaps only `count` < N elements.
@@ -99,23 +99,21 @@ void sum_lane(const Rows& rows, int64_t r, int64_t d, int64_t count, int lane, V
 }
 
 // The sum of the lanes that are `lane` modulo `distance`, in the order of the tree.
-template <int R, int D, int distance = 1>
-void sum_lanes(const Rows& rows, int64_t r, int64_t d, int64_t count, int lane, V (&out)[R][D]) {
-    if constexpr (distance == 32) {
-        sum_lane<R, D>(rows, r, d, count, lane, out);
-    } else {
-        V other[R][D];
-        sum_lanes<R, D, distance * 2>(rows, r, d, count, lane, out);
-        sum_lanes<R, D, distance * 2>(rows, r, d, count, lane + distance, other);
-        for (int i = 0; i < R; i++)
-            for (int j = 0; j < D; j++) out[i][j] = hn::Add(out[i][j], other[i][j]);
-    }
+template <int R, int D>
+void sum_lanes(const Rows& rows, int64_t r, int64_t d, int64_t count, int lane, int distance,
+               V (&out)[R][D]) {
+    if (distance == 32) return sum_lane<R, D>(rows, r, d, count, lane, out);
+    V other[R][D];
+    sum_lanes<R, D>(rows, r, d, count, lane, 2 * distance, out);
+    sum_lanes<R, D>(rows, r, d, count, lane + distance, 2 * distance, other);
+    for (int i = 0; i < R; i++)
+        for (int j = 0; j < D; j++) out[i][j] = hn::Add(out[i][j], other[i][j]);
 }
 
 template <int R, int D>
 void weigh_values(const Rows& rows, int64_t r, int64_t d, int64_t count) {
     V sum[R][D];
-    sum_lanes<R, D>(rows, r, d, count, 0, sum);
+    sum_lanes<R, D>(rows, r, d, count, 0, 1, sum);
     for (int i = 0; i < R; i++)
         for (int j = 0; j < D; j++) {
             const V o = hn::Div(sum[i][j], set(rows.totals[r + i]));
@@ -136,7 +134,7 @@ void weigh_all_rows(const Rows& rows, int64_t r, int64_t count) {
             weigh_values<R, 1>(rows, r, d, std::min<int64_t>(N, rows.head_dim - d));
     }
     if constexpr (R > 1)
-        if (r < count) weigh_all_rows<R - 1>(rows, r, count);
+        if (r < count) weigh_all_rows<smaller_tile(R)>(rows, r, count);
 }
 
 // Query positions first..first+queries of the heads that read head `kv` of keys and values.

@@ -23,6 +23,10 @@ HWY_BEFORE_NAMESPACE();
 namespace halfbyte::cpu::HWY_NAMESPACE {
 
 inline constexpr int tile_rows = N == 16 ? 6 : 3;  // 24 of 32 registers, or 12 of 16, are accumulators
+// Rows that are left over go in tiles of 4, 2 and 1: fewer instantiations than one for every number.
+constexpr int smaller_tile(int rows) {
+    return rows > 4 ? 4 : rows > 2 ? 2 : 1;
+}
 inline constexpr int tile_columns = 4;
 inline constexpr int group_columns = 16;  // whose trees are added together
 inline constexpr int64_t panel_columns = epilogue_columns;
@@ -104,13 +108,13 @@ void multiply_rows(const WideRows& x, int64_t m, const W* w, int64_t w_stride, i
     for (int r = 0; r < R; r++) finish_row(epilogue, 1.0f, m + r, n, columns, finished[r]);
 }
 
-// All rows, tile_rows at a time; R counts down to the number of rows that are left.
+// All rows, tile_rows at a time and the rest in smaller tiles.
 template <int R = tile_rows, typename W>
 void multiply_panel(const WideRows& x, int64_t m, int64_t rows, const W* w, int64_t w_stride, int64_t n,
                     int64_t columns, const Epilogue& epilogue) {
     for (; m + R <= rows; m += R) multiply_rows<R>(x, m, w, w_stride, n, columns, epilogue);
     if constexpr (R > 1)
-        if (m < rows) multiply_panel<R - 1>(x, m, rows, w, w_stride, n, columns, epilogue);
+        if (m < rows) multiply_panel<smaller_tile(R)>(x, m, rows, w, w_stride, n, columns, epilogue);
 }
 
 }  // namespace halfbyte::cpu::HWY_NAMESPACE
