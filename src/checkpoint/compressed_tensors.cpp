@@ -323,8 +323,9 @@ std::map<std::string, NvFp4Linear> take_quantized_modules(const CompressedTensor
                            .block_scales = scales.bytes.data(),
                            .weight_scale = checked_global_scale(global),
                            .input_scale = {}};
-        // 2688 divided by the largest weight. Below 1 that weight would be above 2688.
-        check(linear.weight_scale.word() >= 1, ErrorKind::malformed,
+        // 2688 divided by the largest weight: 1/64 would mean a weight of 172,032. The decode scale of a
+        // largest weight up to 42 lies below it, so one that was stored in its place is seen.
+        check(linear.weight_scale.word() >= 0x1p-6f, ErrorKind::malformed,
               "{}: {} would mean a largest weight of {}; looks like a ModelOpt decode scale (a multiplier), "
               "of which the "
               "reciprocal is needed",

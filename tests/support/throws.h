@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <initializer_list>
 #include <string>
 
 #include "halfbyte/error.h"
@@ -24,6 +25,14 @@ testing::AssertionResult throws(ErrorKind kind, const std::string& part, Call&& 
         return testing::AssertionSuccess();
     }
     return testing::AssertionFailure() << "nothing was thrown";
+}
+
+// The same with several parts.
+template <typename Call>
+testing::AssertionResult throws(ErrorKind kind, std::initializer_list<const char*> parts, Call&& call) {
+    for (const char* part : parts)
+        if (const auto result = throws(kind, std::string(part), call); !result) return result;
+    return testing::AssertionSuccess();
 }
 
 }  // namespace halfbyte::test
