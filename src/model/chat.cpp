@@ -146,6 +146,7 @@ std::optional<Items> items_of(std::string_view text) {
     if (text.ends_with('\n')) text.remove_suffix(1);
     Items items;
     enum { nothing, one_line_end, all } trim = nothing;  // what the tag before takes of the text behind it
+    bool line_start = true;                              // whether `text`, trimmed, starts a line
     while (true) {
         size_t open = 0;
         do {
@@ -160,6 +161,7 @@ std::optional<Items> items_of(std::string_view text) {
             while (!raw.empty() && std::isspace(uint8_t(raw.front()))) raw.remove_prefix(1);
         } else if (trim == one_line_end && raw.starts_with('\n')) {
             raw.remove_prefix(1);
+            line_start = true;
         }
         if (strip_before) {
             while (!raw.empty() && std::isspace(uint8_t(raw.back()))) raw.remove_suffix(1);
@@ -167,9 +169,8 @@ std::optional<Items> items_of(std::string_view text) {
             // Blanks between the start of a line and the tag; a tag before them on that line keeps them.
             size_t end = raw.size();
             while (end > 0 && (raw[end - 1] == ' ' || raw[end - 1] == '\t')) --end;
-            const bool line_start =
-                end > 0 ? raw[end - 1] == '\n' : (items.empty() || raw.data() != text.data());
-            if (line_start) raw = raw.substr(0, end);
+            const bool only_blanks = end > 0 ? raw[end - 1] == '\n' : line_start;
+            if (only_blanks) raw = raw.substr(0, end);
         }
         add_literal(items, raw);
         if (open == text.npos) return items;
@@ -193,6 +194,7 @@ std::optional<Items> items_of(std::string_view text) {
         if (strip_behind) code.remove_suffix(1);
         trim = strip_behind ? all : kind == '{' ? nothing : one_line_end;
         text.remove_prefix(end + 2);
+        line_start = false;
         if (kind == '#') continue;
         const auto tokens = tokens_of(code);
         if (!tokens) return std::nullopt;
