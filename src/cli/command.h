@@ -1,5 +1,5 @@
-// A command of the program: its options, and what it does when they have been read. One file per command; main.cpp lists
-// them.
+// A command of the program: its options, and what it does when they have been read. One file per command;
+// main.cpp lists them.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,6 +15,7 @@ struct Command {
     std::function<int()> run;  // gives the exit code; may throw Error
 };
 
+Command add_env(CLI::App& program);
 Command add_generate(CLI::App& program);
 Command add_inspect(CLI::App& program);
 Command add_logits(CLI::App& program);

@@ -1,4 +1,5 @@
-// What the commands share: common options, progress on a terminal, numbers as people read them, the interrupt.
+// What the commands share: common options, progress on a terminal, numbers as people read them, the
+// interrupt.
 #pragma once
 
 #include <cstdint>
@@ -29,21 +30,29 @@ struct CommonOptions {
 // The context that the options ask for; -v says on stderr what was chosen.
 std::unique_ptr<Context> make_context(const CommonOptions& options);
 
-// A line with percentage and time left on stderr, if that is a terminal and --quiet was not given. The function also
-// throws Error (interrupted) once SIGINT has arrived, so it is always there.
+// A line with percentage and time left on stderr, if that is a terminal and --quiet was not given. The
+// function also throws Error (interrupted) once SIGINT has arrived, so it is always there.
 Progress make_progress(const CommonOptions& options);
 
-void install_interrupt_handler();
+// Descriptors 0 to 2 are open afterwards, so that no file of ours becomes "standard output"; SIGINT, SIGTERM
+// and SIGHUP ask the work to stop; a write beyond a file size limit fails instead of ending the process.
+void prepare_process();
 void stop_if_interrupted();
+int interrupting_signal();  // 0: none
 
-// A line on stderr beginning "halfbyte: warning: ", unless --quiet.
+// A line on stderr, in place of a progress line. Never throws.
+void print_error_line(const std::string& text);
+// One beginning "halfbyte: warning: ", unless --quiet.
 void warn(const CommonOptions& options, const std::string& text);
 
 // To stdout. Invalid UTF-8 in strings is written as U+FFFD.
 void print_json(const Json& value);
+// Error (failure) if anything printed to stdout could not be written.
+void flush_results();
 
-std::string mebibytes(uint64_t bytes);        // "257 MiB"
-uint64_t peak_memory_bytes();                 // VmHWM, mapped pages included; 0 where the system does not tell
-std::string read_text(const std::filesystem::path& file);  // a whole file that must be valid UTF-8
+std::string mebibytes(uint64_t bytes);  // "257 MiB"
+uint64_t peak_memory_bytes();           // VmHWM, mapped pages included; 0 where the system does not tell
+std::string read_text(const std::filesystem::path& file);           // a whole file that must be valid UTF-8
+void check_utf8(const std::string& text, std::string_view option);  // Error (usage) with the byte offset
 
 }  // namespace halfbyte::cli

@@ -25,7 +25,8 @@ struct Prompt {
     std::vector<int32_t> stop;
 };
 
-Prompt make_prompt(const Options& options, const checkpoint::Checkpoint& source, const model::Tokenizer& tokenizer) {
+Prompt make_prompt(const Options& options, const checkpoint::Checkpoint& source,
+                   const model::Tokenizer& tokenizer) {
     Prompt prompt;
     if (!options.ignore_eos)
         for (const int64_t id : source.config().eos_ids) prompt.stop.push_back(int32_t(id));
@@ -36,17 +37,21 @@ Prompt make_prompt(const Options& options, const checkpoint::Checkpoint& source,
     const auto chat = model::recognise_chat_template(source.companions().chat_template);
     check(chat.has_value(), ErrorKind::unsupported,
           "{}: {}; write the conversation out as the model expects it and use --raw", options.model,
-          source.companions().chat_template.empty() ? "has no chat template"
-                                                    : "the chat template is not of a built-in family (ChatML)");
+          source.companions().chat_template.empty()
+              ? "has no chat template"
+              : "the chat template is not of a built-in family (ChatML)");
     std::vector<model::ChatMessage> messages;
     if (options.system) messages.push_back({"system", *options.system});
     messages.push_back({"user", options.prompt});
     prompt.tokens = tokenizer.encode(chat->render(messages, true), false);
-    if (const auto end = tokenizer.id_of(chat->end_token); end && !options.ignore_eos) prompt.stop.push_back(*end);
+    if (const auto end = tokenizer.id_of(chat->end_token); end && !options.ignore_eos)
+        prompt.stop.push_back(*end);
     return prompt;
 }
 
 int run(Options options) {
+    check_utf8(options.prompt, "--prompt");
+    if (options.system) check_utf8(*options.system, "--system");
     const auto source = checkpoint::open_checkpoint(options.model);
     const model::Tokenizer tokenizer = load_tokenizer(*source);
     const Prompt prompt = make_prompt(options, *source, tokenizer);
@@ -62,11 +67,12 @@ int run(Options options) {
         text += piece;
         if (options.common.json()) return;
         fmt::print("{}", piece);
-        std::fflush(stdout);
+        flush_results();
     };
     const model::GenerateResult result =
         generate(*context, *decoder, prompt.tokens,
-                 {.max_tokens = options.max_tokens, .stop = prompt.stop, .sampler = options.sampler}, [&](int32_t token) {
+                 {.max_tokens = options.max_tokens, .stop = prompt.stop, .sampler = options.sampler},
+                 [&](int32_t token) {
                      stop_if_interrupted();
                      print(stream.add(tokenizer.decode(std::span(&token, 1))));
                  });
@@ -82,9 +88,10 @@ int run(Options options) {
         fmt::print("\n");
     }
     if (options.common.verbose)
-        fmt::print(stderr, "halfbyte: prompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s\n",
-                   prompt.tokens.size(), double(prompt.tokens.size()) / result.prompt_seconds, result.tokens.size(),
-                   double(result.tokens.size()) / result.seconds);
+        print_error_line(
+            fmt::format("halfbyte: prompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s",
+                        prompt.tokens.size(), double(prompt.tokens.size()) / result.prompt_seconds,
+                        result.tokens.size(), double(result.tokens.size()) / result.seconds));
     return 0;
 }
 
@@ -92,26 +99,40 @@ int run(Options options) {
 
 Command add_generate(CLI::App& program) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = add_command(program, "generate", "Generate text from a prompt",
-                                    "  halfbyte generate -m DIR --chat -p 'What is the capital of France?'\n"
-                                    "  halfbyte generate -m MODEL.gguf -p 'Once upon a time' -n 64 --temp 0.8 --seed 1",
-                                    options->common);
+    CLI::App* command =
+        add_command(program, "generate", "Generate text from a prompt",
+                    "  halfbyte generate -m DIR --chat -p 'What is the capital of France?'\n"
+                    "  halfbyte generate -m MODEL.gguf -p 'Once upon a time' -n 64 --temp 0.8 --seed 1",
+                    options->common);
     command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")->required();
-    command->add_option("-p,--prompt", options->prompt, "The prompt, or with --chat the user's message")->required();
-    CLI::Option* count = command->add_option("-n,--max-tokens", options->max_tokens, "Tokens to generate at most")
-                             ->check(CLI::Range(int64_t(1), int64_t(1) << 40))
-                             ->capture_default_str();
-    CLI::Option* chat = command->add_flag("--chat", options->chat, "Put the prompt into the model's chat template");
-    command->add_flag("--raw", options->raw, "Use the prompt as it is: no template, nothing added by the tokenizer")
+    command->add_option("-p,--prompt", options->prompt, "The prompt, or with --chat the user's message")
+        ->required();
+    CLI::Option* count =
+        command->add_option("-n,--max-tokens", options->max_tokens, "Tokens to generate at most")
+            ->check(CLI::Range(int64_t(1), int64_t(1) << 40))
+            ->capture_default_str();
+    CLI::Option* chat =
+        command->add_flag("--chat", options->chat, "Put the prompt into the model's chat template");
+    command
+        ->add_flag("--raw", options->raw,
+                   "Use the prompt as it is: no template, nothing added by the tokenizer")
         ->excludes(chat);
     command->add_option("--system", options->system, "With --chat: the system message")->needs(chat);
     command->add_option("--temp", options->sampler.temperature, "Temperature; 0 takes the most likely token")
         ->capture_default_str();
     command->add_option("--top-k", options->sampler.top_k, "Sample among the k most likely tokens; 0: all")
         ->capture_default_str();
-    command->add_option("--top-p", options->sampler.top_p, "Sample among the fewest tokens of this total probability")
+    command
+        ->add_option("--top-p", options->sampler.top_p,
+                     "Sample among the fewest tokens of this total probability")
         ->capture_default_str();
-    command->add_option("--seed", options->sampler.seed, "Seed of the sampling")->capture_default_str();
+    // CLI11 takes -1 for the largest number.
+    command->add_option("--seed", options->sampler.seed, "Seed of the sampling")
+        ->check([](const std::string& text) {
+            return text.starts_with('-') ? "Value " + text + " not in range 0 to 18446744073709551615"
+                                         : std::string();
+        })
+        ->capture_default_str();
     command->add_flag("--ignore-eos", options->ignore_eos, "Go on after an end token");
     return {command, [options, count] {
                 options->max_tokens_given = count->count() > 0;

@@ -31,7 +31,7 @@ struct Range {
 
 struct ScaleStatistics {
     int64_t blocks = 0, zero = 0, subnormal = 0, largest = 0;  // block scales: 0x00, below 2^-6, 448
-    Range block, weight, input;                                // non-zero block scales; global scales as stored
+    Range block, weight, input;  // non-zero block scales; global scales as stored
 };
 
 ScaleStatistics scale_statistics(const Checkpoint& file) {
@@ -94,7 +94,9 @@ int run(const Options& options) {
         json["formats"] = formats;
         json["scales"] = nullptr;
         if (!file->nvfp4().empty()) {
-            const auto range = [](const Range& r) { return r.low > r.high ? Json(nullptr) : Json({r.low, r.high}); };
+            const auto range = [](const Range& r) {
+                return r.low > r.high ? Json(nullptr) : Json({r.low, r.high});
+            };
             json["scales"] = {{"blocks", scales.blocks},
                               {"block_scale_range", range(scales.block)},
                               {"block_scale_zero", scales.zero},
@@ -116,8 +118,8 @@ int run(const Options& options) {
         counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count,
                               format == "NVFP4" ? "NVFP4 linears" : format + " tensors");
     fmt::print("{}: {}, {}\n", options.path, file->config().architecture, file->description());
-    fmt::print("{}; {} parameters in {}, {:.2f} bits per weight\n", counts, parameters, mebibytes(file->file_bytes()),
-               bits);
+    fmt::print("{}; {} parameters in {}, {:.2f} bits per weight\n", counts, parameters,
+               mebibytes(file->file_bytes()), bits);
     if (!file->nvfp4().empty()) {
         fmt::print("block scales: {} blocks, {:g} to {:g}; {} zero, {} subnormal, {} at 448\n", scales.blocks,
                    scales.block.low, scales.block.high, scales.zero, scales.subnormal, scales.largest);
@@ -126,7 +128,8 @@ int run(const Options& options) {
             fmt::print("input global scales (encode): {:g} to {:g}\n", scales.input.low, scales.input.high);
     }
     if (options.tensors)
-        for (const TensorRow& row : rows) fmt::print("  {:<6} {:<16} {}\n", row.format, shape_text(row.shape), row.name);
+        for (const TensorRow& row : rows)
+            fmt::print("  {:<6} {:<16} {}\n", row.format, shape_text(row.shape), row.name);
     return 0;
 }
 
@@ -134,11 +137,12 @@ int run(const Options& options) {
 
 Command add_inspect(CLI::App& program) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = add_command(program, "inspect", "Show the dialect, tensors and scales of a model file",
-                                    "  halfbyte inspect OUT\n"
-                                    "  halfbyte inspect MODEL.gguf --tensors\n"
-                                    "  halfbyte inspect OUT --format json",
-                                    options->common);
+    CLI::App* command =
+        add_command(program, "inspect", "Show the dialect, tensors and scales of a model file",
+                    "  halfbyte inspect OUT\n"
+                    "  halfbyte inspect MODEL.gguf --tensors\n"
+                    "  halfbyte inspect OUT --format json",
+                    options->common);
     command->add_option("path", options->path, "Hugging Face folder or .gguf file")->required();
     command->add_flag("--tensors", options->tensors, "List every tensor");
     return {command, [options] { return run(*options); }};

@@ -1,6 +1,8 @@
 // halfbyte logits: the logits of every position of a token sequence, as a safetensors file.
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "checkpoint/safetensors.h"
 #include "cli/command.h"
 #include "core/check.h"
@@ -13,15 +15,42 @@ namespace {
 
 struct Options {
     CommonOptions common;
-    std::string model, output, arithmetic = "kernel";
-    std::vector<int32_t> tokens;
+    std::string model, output, tokens, arithmetic = "kernel";
     bool force = false;
 };
 
+// "1,2,3"
+std::vector<int32_t> parse_tokens(const std::string& text) {
+    std::vector<int32_t> tokens;
+    const char *next = text.data(), *const end = next + text.size();
+    for (bool more = true; more; next++) {
+        const auto [rest, error] = std::from_chars(next, end, tokens.emplace_back());
+        check(error == std::errc() && tokens.back() >= 0 && (rest == end || *rest == ','), ErrorKind::usage,
+              "--tokens {}: what begins at character {} is not a token id; needed are whole numbers "
+              "separated by commas",
+              text, next - text.data() + 1);
+        more = rest != end;
+        next = rest;
+    }
+    return tokens;
+}
+
+void check_output(const std::filesystem::path& output, bool force) {
+    std::error_code error;
+    const auto type = std::filesystem::symlink_status(output, error).type();
+    const auto parent = output.has_parent_path() ? output.parent_path() : std::filesystem::path(".");
+    check(output.has_filename() && type != std::filesystem::file_type::directory, ErrorKind::usage,
+          "--output '{}': is a folder; give the name of a file", output.string());
+    check(force || type == std::filesystem::file_type::not_found, ErrorKind::usage,
+          "{}: exists already; --force replaces it", output.string());
+    check(std::filesystem::is_directory(parent, error), ErrorKind::failure,
+          "{}: the folder {} does not exist", output.string(), parent.string());
+}
+
 int run(const Options& options) {
     using model::Arithmetic;
-    check(options.force || !std::filesystem::exists(options.output), ErrorKind::usage,
-          "{}: exists already; --force replaces it", options.output);
+    check_output(options.output, options.force);
+    const std::vector<int32_t> tokens = parse_tokens(options.tokens);
     const auto source = checkpoint::open_checkpoint(options.model);
     check(source->scheme() || options.arithmetic == "kernel", ErrorKind::usage,
           "{}: is not quantised; --arithmetic {} needs an NVFP4 model", options.model, options.arithmetic);
@@ -30,10 +59,10 @@ int run(const Options& options) {
                                   : options.arithmetic == "w4a16"   ? Arithmetic::w4a16
                                                                     : Arithmetic::kernel;
     const auto decoder = model::load_decoder(*context, *source, arithmetic, make_progress(options.common));
-    const int64_t count = int64_t(options.tokens.size()), vocab = decoder->config().vocab_size;
+    const int64_t count = int64_t(tokens.size()), vocab = decoder->config().vocab_size;
     std::vector<float> logits(size_t(count * vocab));
     model::KvCache cache = decoder->make_cache(count);
-    decoder->forward(*context, cache, options.tokens, count, logits.data());
+    decoder->forward(*context, cache, tokens, count, logits.data());
     WordHash hash;
     hash.add(logits);
 
@@ -62,10 +91,9 @@ Command add_logits(CLI::App& program) {
                     "  halfbyte logits -m DIR --tokens 1,2,3 --arithmetic w4a16 -o logits.safetensors",
                     options->common);
     command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")->required();
-    command->add_option("--tokens", options->tokens, "Token ids, separated by commas")
-        ->delimiter(',')
+    command->add_option("--tokens", options->tokens, "Token ids, separated by commas")->required();
+    command->add_option("-o,--output", options->output, "File to write: logits, F32 [tokens, vocabulary]")
         ->required();
-    command->add_option("-o,--output", options->output, "File to write: logits, F32 [tokens, vocabulary]")->required();
     command
         ->add_option("--arithmetic", options->arithmetic,
                      "How quantised layers run; w4a16 leaves the activations of a W4A4 file unquantised")

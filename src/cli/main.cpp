@@ -12,16 +12,23 @@
 namespace halfbyte::cli {
 namespace {
 
-constexpr Command (*commands[])(CLI::App&) = {add_quantize, add_inspect, add_perplexity,
-                                              add_generate, add_tokenize, add_logits};
+constexpr Command (*commands[])(CLI::App&) = {add_quantize, add_inspect, add_perplexity, add_generate,
+                                              add_tokenize, add_logits,  add_env};
 
 constexpr const char* exit_codes =
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 a check found a difference, 4 malformed file,\n"
     "5 valid but unsupported (architecture, GGUF type, dialect, transform, CPU level), 130 interrupted.\n"
     "'halfbyte COMMAND --help' shows a command's options and examples.";
 
+std::string command_names(const std::vector<Command>& added) {
+    std::string names;
+    for (const Command& command : added) names += (names.empty() ? "" : ", ") + command.options->get_name();
+    return "commands: " + names;
+}
+
 int run(int argc, char** argv) {
-    CLI::App program("NVFP4 models with the same bits on any machine: quantise, inspect, evaluate, run.", "halfbyte");
+    CLI::App program("NVFP4 models with the same bits on any machine: quantise, inspect, evaluate, run.",
+                     "halfbyte");
     program.set_version_flag("--version", "halfbyte " + std::string(version));
     program.footer(exit_codes);
     program.require_subcommand(1);
@@ -33,11 +40,15 @@ int run(int argc, char** argv) {
         return program.exit(success);
     } catch (const CLI::ParseError& error) {
         const auto subcommands = program.get_subcommands();
-        const std::string command = subcommands.empty() ? "" : subcommands.front()->get_name() + " ";
-        fmt::print(stderr, "halfbyte: error: {}\nTry 'halfbyte {}--help'.\n", error.what(), command);
+        std::string command, text = error.what();
+        if (!subcommands.empty()) command = subcommands.front()->get_name() + " ";
+        if (const auto rest = program.remaining(); subcommands.empty() && !rest.empty())
+            text = fmt::format("'{}' is not a command; {}", rest.front(), command_names(added));
+        else if (subcommands.empty())
+            text = "no command is given; " + command_names(added);
+        print_error_line(fmt::format("halfbyte: error: {}\nTry 'halfbyte {}--help'.", text, command));
         return int(ErrorKind::usage);
     }
-    install_interrupt_handler();
     for (const Command& command : added)
         if (command.options->parsed()) return command.run();
     return int(ErrorKind::usage);
@@ -50,7 +61,8 @@ CLI::App* add_command(CLI::App& program, const std::string& name, const std::str
     CLI::App* command = program.add_subcommand(name, description);
     command->footer("Examples:\n" + examples);
     const std::string group = "Common options";
-    command->add_option("--threads", common.threads, "Threads to use; all that the process may use by default")
+    command
+        ->add_option("--threads", common.threads, "Threads to use; all that the process may use by default")
         ->check(CLI::Range(1, 4096))
         ->group(group);
     command->add_option("--cpu-level", common.cpu_level, "Instruction set; every one gives the same bits")
@@ -61,31 +73,35 @@ CLI::App* add_command(CLI::App& program, const std::string& name, const std::str
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str()
         ->group(group);
-    CLI::Option* quiet = command->add_flag("--quiet,-q", common.quiet, "No progress and no warnings")->group(group);
-    command->add_flag("-v,--verbose", common.verbose, "Say on stderr what was chosen")->group(group)->excludes(quiet);
+    CLI::Option* quiet =
+        command->add_flag("--quiet,-q", common.quiet, "No progress and no warnings")->group(group);
+    command->add_flag("-v,--verbose", common.verbose, "Say on stderr what was chosen")
+        ->group(group)
+        ->excludes(quiet);
     return command;
 }
 
 }  // namespace halfbyte::cli
 
 int main(int argc, char** argv) {
+    using namespace halfbyte::cli;
     using halfbyte::ErrorKind;
+    prepare_process();
+    const auto failed = [](const char* text, int code) {
+        print_error_line(std::string("halfbyte: error: ") + text);
+        return code;
+    };
     int code = 0;
     try {
-        code = halfbyte::cli::run(argc, argv);
+        code = run(argc, argv);
+        if (code == 0) flush_results();
     } catch (const halfbyte::Error& error) {
-        fmt::print(stderr, "halfbyte: error: {}\n", error.what());
-        code = int(error.kind());
+        code = failed(error.what(), error.kind() == ErrorKind::interrupted ? 128 + interrupting_signal()
+                                                                           : int(error.kind()));
     } catch (const std::bad_alloc&) {
-        fmt::print(stderr, "halfbyte: error: not enough memory\n");
-        code = int(ErrorKind::failure);
+        code = failed("not enough memory", int(ErrorKind::failure));
     } catch (const std::exception& error) {
-        fmt::print(stderr, "halfbyte: error: {}\n", error.what());
-        code = int(ErrorKind::failure);
-    }
-    if (std::fflush(stdout) != 0 && code == 0) {
-        fmt::print(stderr, "halfbyte: error: the result could not be written to standard output\n");
-        code = int(ErrorKind::failure);
+        code = failed(error.what(), int(ErrorKind::failure));
     }
     return code;
 }

@@ -33,8 +33,8 @@ std::vector<std::string> choose_arithmetics(const Options& options, bool quantiz
           "perplexity: {} is not quantised, so it is its own source; leave --source out", options.model);
     std::vector<std::string> chosen;
     for (const char* name : {"source", "simulated", "kernel"}) {
-        const bool asked =
-            std::find(options.arithmetics.begin(), options.arithmetics.end(), name) != options.arithmetics.end();
+        const bool asked = std::find(options.arithmetics.begin(), options.arithmetics.end(), name) !=
+                           options.arithmetics.end();
         const bool possible = std::string_view(name) == "source" ? has_source : quantized;
         check(!asked || possible, ErrorKind::usage, "--arithmetic {}: {}", name,
               std::string_view(name) == "source" ? "needs --source with the unquantised model"
@@ -50,13 +50,15 @@ int run(Options options) {
     std::unique_ptr<checkpoint::Checkpoint> source;
     if (!options.source.empty()) {
         source = checkpoint::open_checkpoint(options.source);
-        check(!source->scheme(), ErrorKind::usage, "--source {}: is quantised ({}); the unquantised model is needed",
-              options.source, source->description());
+        check(!source->scheme(), ErrorKind::usage,
+              "--source {}: is quantised ({}); the unquantised model is needed", options.source,
+              source->description());
     }
     const std::string text = read_text(options.text);
     const model::Tokenizer tokenizer = load_tokenizer(*file);
     if (options.bos) {
-        check(file->config().bos_id.has_value(), ErrorKind::usage, "--bos: {} names no BOS token", options.model);
+        check(file->config().bos_id.has_value(), ErrorKind::usage, "--bos: {} names no BOS token",
+              options.model);
         options.perplexity.bos = int32_t(*file->config().bos_id);
     }
     options.perplexity.second_half = options.scoring == "second-half";
@@ -103,7 +105,8 @@ int run(Options options) {
             row["standard_error"] = result.perplexity.standard_error;
             const auto estimate = [&](const char* name, const std::optional<model::Estimate>& value) {
                 row[name] = value ? Json(value->value) : Json(nullptr);
-                row[name + std::string("_standard_error")] = value ? Json(value->standard_error) : Json(nullptr);
+                row[name + std::string("_standard_error")] =
+                    value ? Json(value->standard_error) : Json(nullptr);
             };
             estimate("kl_to_source", result.kl_to_source);
             estimate("ratio_to_source", result.ratio_to_source);
@@ -115,7 +118,8 @@ int run(Options options) {
         }
         std::string kl, ratio;
         if (result.kl_to_source)
-            kl = fmt::format("KL {:.4f} +- {:.4f}", result.kl_to_source->value, result.kl_to_source->standard_error);
+            kl = fmt::format("KL {:.4f} +- {:.4f}", result.kl_to_source->value,
+                             result.kl_to_source->standard_error);
         if (result.ratio_to_source)
             ratio = fmt::format("ratio {:.4f} +- {:.4f}", result.ratio_to_source->value,
                                 result.ratio_to_source->standard_error);
@@ -125,9 +129,13 @@ int run(Options options) {
                    compared ? (same_bits ? "  (same bits)" : "  (DIFFERENT BITS)") : "");
     }
     if (options.common.json())
-        print_json({{"schema", 1}, {"tokens", results[0].tokens}, {"text_tokens", ids.size()}, {"results", json_rows}});
+        print_json({{"schema", 1},
+                    {"tokens", results[0].tokens},
+                    {"text_tokens", ids.size()},
+                    {"results", json_rows}});
     check(same_bits, ErrorKind::difference,
-          "perplexity: the kernels and the simulation of {} give different logits; this is a defect of halfbyte",
+          "perplexity: the kernels and the simulation of {} give different logits; this is a defect of "
+          "halfbyte",
           options.model);
     return 0;
 }
@@ -136,27 +144,34 @@ int run(Options options) {
 
 Command add_perplexity(CLI::App& program) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = add_command(
-        program, "perplexity", "Evaluate a model on a text: source, simulated and kernel arithmetic side by side",
-        "  halfbyte perplexity -m DIR --source MODEL.gguf -f text.txt\n"
-        "  halfbyte perplexity -m DIR -f text.txt --windows 8 --arithmetic kernel --format json\n"
-        "  halfbyte perplexity -m MODEL.gguf -f text.txt",
-        options->common);
+    CLI::App* command =
+        add_command(program, "perplexity",
+                    "Evaluate a model on a text: source, simulated and kernel arithmetic side by side",
+                    "  halfbyte perplexity -m DIR --source MODEL.gguf -f text.txt\n"
+                    "  halfbyte perplexity -m DIR -f text.txt --windows 8 --arithmetic kernel --format json\n"
+                    "  halfbyte perplexity -m MODEL.gguf -f text.txt",
+                    options->common);
     command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")->required();
     command->add_option("--source", options->source, "The unquantised model that -m was made from");
     command->add_option("-f,--file", options->text, "Text to evaluate on, UTF-8")->required();
     const auto positive = CLI::Range(int64_t(1), int64_t(1) << 40);
-    command->add_option("--windows", options->perplexity.windows, "Windows to run")->check(positive)->capture_default_str();
+    command->add_option("--windows", options->perplexity.windows, "Windows to run")
+        ->check(positive)
+        ->capture_default_str();
     command->add_option("--window-size", options->perplexity.window_size, "Tokens of a window")
         ->check(CLI::Range(int64_t(2), int64_t(1) << 40))
         ->capture_default_str();
     command->add_option("--scoring", options->scoring, "Positions that count; second-half as llama.cpp does")
         ->check(CLI::IsMember({"all", "second-half"}))
         ->capture_default_str();
-    command->add_option("--chunk", options->perplexity.chunk, "Positions run at a time; changes no bit of the result")
+    command
+        ->add_option("--chunk", options->perplexity.chunk,
+                     "Positions run at a time; changes no bit of the result")
         ->check(positive)
         ->capture_default_str();
-    command->add_option("--arithmetic", options->arithmetics, "source, simulated, kernel; all that apply by default")
+    command
+        ->add_option("--arithmetic", options->arithmetics,
+                     "source, simulated, kernel; all that apply by default")
         ->delimiter(',')
         ->check(CLI::IsMember({"source", "simulated", "kernel"}));
     command->add_flag("--bos", options->bos, "Put the BOS token in the place of each window's first token");

@@ -38,7 +38,8 @@ std::string command_line(const Options& options, const std::string& scheme, cons
                                    quoted(options.output), scheme);
     if (!calibrate.empty()) {
         text += " --calibrate " + (calibrate == "TEXT" ? calibrate : quoted(calibrate));
-        if (options.calibrate_tokens != 2048) text += fmt::format(" --calibrate-tokens {}", options.calibrate_tokens);
+        if (options.calibrate_tokens != 2048)
+            text += fmt::format(" --calibrate-tokens {}", options.calibrate_tokens);
     }
     if (options.ignore != std::vector<std::string>{"lm_head"})
         for (const std::string& pattern : options.ignore) text += " --ignore " + quoted(pattern);
@@ -46,14 +47,28 @@ std::string command_line(const Options& options, const std::string& scheme, cons
     return text;
 }
 
+// The options that change nothing in OUT.
+std::string other_options(const Options& options) {
+    const CommonOptions& common = options.common;
+    std::string text;
+    if (options.dry_run) text += " --dry-run";
+    if (options.force) text += " --force";
+    if (common.threads != 0) text += fmt::format(" --threads {}", common.threads);
+    if (common.cpu_level != "best") text += " --cpu-level " + common.cpu_level;
+    if (common.json()) text += " --format json";
+    if (common.quiet) text += " --quiet";
+    if (common.verbose) text += " --verbose";
+    return text;
+}
+
 // Runs the source over the first tokens of the text.
-quantizer::Calibration calibrate(const Options& options, const Context& context, const checkpoint::Checkpoint& source,
-                                 const Progress& progress) {
+quantizer::Calibration calibrate(const Options& options, const Context& context,
+                                 const checkpoint::Checkpoint& source, const Progress& progress) {
     constexpr int64_t window = 512;
     std::vector<int32_t> ids = load_tokenizer(source).encode(read_text(options.calibrate), false);
     check(int64_t(ids.size()) >= options.calibrate_tokens, ErrorKind::usage,
-          "--calibrate {}: the text has {} tokens, --calibrate-tokens asks for {}", options.calibrate, ids.size(),
-          options.calibrate_tokens);
+          "--calibrate {}: the text has {} tokens, --calibrate-tokens asks for {}", options.calibrate,
+          ids.size(), options.calibrate_tokens);
     ids.resize(size_t(options.calibrate_tokens));
     if (!options.common.quiet) {
         uint64_t weights = 0;
@@ -64,10 +79,11 @@ quantizer::Calibration calibrate(const Options& options, const Context& context,
         }
         const checkpoint::ModelConfig& config = source.config();
         const int64_t cache = 2 * config.layers * config.kv_heads * config.head_dim;
-        const int64_t activations = 4 * config.hidden_size + 2 * config.heads * config.head_dim +
-                                    3 * config.intermediate_size;
-        fmt::print(stderr, "halfbyte: calibration runs the source model and needs about {} of memory\n",
-                   mebibytes(weights + uint64_t(window * (cache + activations) * 4) + (64u << 20)));
+        const int64_t activations =
+            4 * config.hidden_size + 2 * config.heads * config.head_dim + 3 * config.intermediate_size;
+        print_error_line(
+            fmt::format("halfbyte: calibration runs the source model and needs about {} of memory",
+                        mebibytes(weights + uint64_t(window * (cache + activations) * 4) + (64u << 20))));
     }
     const auto decoder = model::load_decoder(context, source, model::Arithmetic::kernel, progress);
     return quantizer::calibrate(context, *decoder, ids, window, progress);
@@ -104,12 +120,13 @@ void print_report(const Options& options, const quantizer::QuantizeReport& repor
         return;
     }
     fmt::print("{} -> {} {} ({}), {:.1f} s, peak memory {}\n", mebibytes(report.source_bytes),
-               mebibytes(report.output_bytes), options.scheme, options.scheme == "NVFP4" ? "W4A4" : "W4A16", seconds,
-               mebibytes(peak_memory_bytes()));
-    fmt::print("{} linear layers with {:.2f} bits per weight, {} other tensors; {:.2f} bits per weight in all\n",
-               report.layers.size(), report.quantized_bits_per_weight, report.dense_tensors, report.bits_per_weight);
-    fmt::print("clipped {} of {} values, flushed {} of {} blocks to zero\n", report.stats.clipped, report.stats.values,
-               report.stats.flushed, report.stats.blocks);
+               mebibytes(report.output_bytes), options.scheme, options.scheme == "NVFP4" ? "W4A4" : "W4A16",
+               seconds, mebibytes(peak_memory_bytes()));
+    fmt::print(
+        "{} linear layers with {:.2f} bits per weight, {} other tensors; {:.2f} bits per weight in all\n",
+        report.layers.size(), report.quantized_bits_per_weight, report.dense_tensors, report.bits_per_weight);
+    fmt::print("clipped {} of {} values, flushed {} of {} blocks to zero\n", report.stats.clipped,
+               report.stats.values, report.stats.flushed, report.stats.blocks);
     fmt::print("worst layers by signal to noise:\n");
     for (const auto& layer : worst) fmt::print("  {:6.2f} dB  {}\n", layer.snr_db, layer.module);
     if (options.dry_run)
@@ -121,32 +138,32 @@ void print_report(const Options& options, const quantizer::QuantizeReport& repor
 int run(const Options& options) {
     const auto start = std::chrono::steady_clock::now();
     check(options.scheme == "NVFP4A16" || !options.calibrate.empty(), ErrorKind::usage,
-          "--scheme NVFP4 (W4A4) needs static input scales, measured on a text that is not the one to evaluate on:\n"
+          "--scheme NVFP4 (W4A4) needs static input scales, measured on a text that is not the one to "
+          "evaluate on:\n"
           "  {}\nor leave the activations unquantised (W4A16):\n  {}",
-          command_line(options, "NVFP4", "TEXT"), command_line(options, "NVFP4A16", ""));
+          command_line(options, "NVFP4", "TEXT") + other_options(options),
+          command_line(options, "NVFP4A16", "") + other_options(options));
     check(options.scheme == "NVFP4" || options.calibrate.empty(), ErrorKind::usage,
-          "--calibrate {}: NVFP4A16 has no input scales; leave it out, or use --scheme NVFP4", options.calibrate);
-    check(options.dry_run || options.force || !std::filesystem::exists(options.output), ErrorKind::usage,
-          "{}: exists already; --force replaces it", options.output);
+          "--calibrate {}: NVFP4A16 has no input scales; leave it out, or use --scheme NVFP4",
+          options.calibrate);
+    const quantizer::QuantizeOptions request = {
+        .scheme = options.scheme == "NVFP4" ? Scheme::nvfp4 : Scheme::nvfp4a16,
+        .ignore = options.ignore,
+        .separate_scales = options.separate_scales,
+        .dry_run = options.dry_run,
+        .force = options.force,
+        .command = command_line(options, options.scheme, options.calibrate),
+        .calibration_text = std::filesystem::path(options.calibrate).filename().string()};
 
     const auto source = checkpoint::open_checkpoint(options.model);
     const auto context = make_context(options.common);
     const Progress progress = make_progress(options.common);
-    check(!source->scheme(), ErrorKind::usage, "{}: is quantised already ({}); a dense source is needed", options.model,
-          source->description());
+    quantizer::check_request(*source, options.output, request);
     std::optional<quantizer::Calibration> calibration;
     if (!options.calibrate.empty()) calibration = calibrate(options, *context, *source, progress);
 
-    const quantizer::QuantizeReport report = quantizer::quantize_checkpoint(
-        *context, *source, calibration, options.output,
-        {.scheme = options.scheme == "NVFP4" ? Scheme::nvfp4 : Scheme::nvfp4a16,
-         .ignore = options.ignore,
-         .separate_scales = options.separate_scales,
-         .dry_run = options.dry_run,
-         .force = options.force,
-         .command = command_line(options, options.scheme, options.calibrate),
-         .calibration_text = std::filesystem::path(options.calibrate).filename().string()},
-        progress);
+    const quantizer::QuantizeReport report =
+        quantizer::quantize_checkpoint(*context, *source, calibration, options.output, request, progress);
     for (const std::string& warning : report.warnings) warn(options.common, warning);
     print_report(options, report,
                  std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
@@ -157,14 +174,18 @@ int run(const Options& options) {
 
 Command add_quantize(CLI::App& program) {
     auto options = std::make_shared<Options>();
-    CLI::App* command =
-        add_command(program, "quantize", "Quantise a model to an NVFP4 checkpoint (compressed-tensors)",
-                    "  halfbyte quantize -m MODEL.gguf -o OUT --scheme NVFP4 --calibrate text.txt\n"
-                    "  halfbyte quantize -m DIR -o OUT --scheme NVFP4A16 --ignore lm_head --ignore 're:.*down_proj$'",
-                    options->common);
-    command->add_option("-m,--model", options->model, "Source: Hugging Face folder or .gguf file")->required();
-    command->add_option("-o,--output", options->output, "Folder to make; it appears whole or not at all")->required();
-    command->add_option("--scheme", options->scheme, "NVFP4 quantises weights and activations, NVFP4A16 weights only")
+    CLI::App* command = add_command(
+        program, "quantize", "Quantise a model to an NVFP4 checkpoint (compressed-tensors)",
+        "  halfbyte quantize -m MODEL.gguf -o OUT --scheme NVFP4 --calibrate text.txt\n"
+        "  halfbyte quantize -m DIR -o OUT --scheme NVFP4A16 --ignore lm_head --ignore 're:.*down_proj$'",
+        options->common);
+    command->add_option("-m,--model", options->model, "Source: Hugging Face folder or .gguf file")
+        ->required();
+    command->add_option("-o,--output", options->output, "Folder to make; it appears whole or not at all")
+        ->required();
+    command
+        ->add_option("--scheme", options->scheme,
+                     "NVFP4 quantises weights and activations, NVFP4A16 weights only")
         ->check(CLI::IsMember({"NVFP4", "NVFP4A16"}))
         ->required();
     command->add_option("--calibrate", options->calibrate,
@@ -174,7 +195,9 @@ Command add_quantize(CLI::App& program) {
         ->capture_default_str();
     command
         ->add_option("--ignore", options->ignore,
-                     "Linear layers to leave as they are: a module name, or re:PATTERN matched from its start")
+                     "Linear layers to leave as they are, instead of the default: a module name, or "
+                     "re:PATTERN matched "
+                     "from the name's start; may be given several times")
         ->expected(1)
         ->take_all()
         ->capture_default_str();

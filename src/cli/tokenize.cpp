@@ -14,6 +14,7 @@ struct Options {
 };
 
 int run(const Options& options) {
+    check_utf8(options.text, "--prompt");
     const auto source = checkpoint::open_checkpoint(options.model);
     const std::vector<int32_t> tokens = load_tokenizer(*source).encode(options.text, true);
     if (options.common.json())

@@ -16,8 +16,8 @@ Calibration calibrate(const Context& context, const model::Decoder& decoder, std
         float& amax = calibration.input_amax[module];
         for (int64_t i = 0; i < rows * k; i++) {
             check(std::isfinite(x[i]), ErrorKind::failure,
-                  "calibration: the input of {} is not finite at token {}: the source model is broken", module,
-                  calibration.tokens + i / k);
+                  "calibration: the input of {} is not finite at token {}: the source model is broken",
+                  module, calibration.tokens + i / k);
             amax = std::max(amax, std::fabs(x[i]));
         }
     };

@@ -1,4 +1,5 @@
-// Static input scales: the source model runs over a text, and the largest |x| that each linear layer sees is kept.
+// Static input scales: the source model runs over a text, and the largest |x| that each linear layer sees is
+// kept.
 #pragma once
 
 #include <cstdint>

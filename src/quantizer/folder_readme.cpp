@@ -9,24 +9,28 @@ namespace halfbyte::quantizer {
 std::string folder_readme(const checkpoint::Checkpoint& source, const QuantizeReport& report,
                           const std::optional<Calibration>& calibration, const QuantizeOptions& options) {
     const bool w4a4 = options.scheme == checkpoint::Scheme::nvfp4;
-    const std::string from_gguf = source.path().extension() == ".gguf" ? ", weights dequantised from a GGUF" : "";
+    const std::string from_gguf =
+        source.path().extension() == ".gguf" ? ", weights dequantised from a GGUF" : "";
+    const auto path = std::filesystem::absolute(source.path() / "").lexically_normal().parent_path();
     std::string text = fmt::format(
         "# {0} in NVFP4\n\n"
         "Made by halfbyte {1} from {0} ({2}{3}).\n\n"
-        "* Scheme: {4} ({5}), compressed-tensors `nvfp4-pack-quantized`: E2M1 codes, an E4M3 scale per 16 weights, an FP32\n"
+        "* Scheme: {4} ({5}), compressed-tensors `nvfp4-pack-quantized`: E2M1 codes, an E4M3 scale per 16 "
+        "weights, an FP32\n"
         "  scale per tensor{6}.\n"
-        "* Weights: rounded to nearest with amax scales; {7} linear layers, {8:.2f} bits per weight in them, {9:.2f} in the\n"
+        "* Weights: rounded to nearest with amax scales; {7} linear layers, {8:.2f} bits per weight in them, "
+        "{9:.2f} in the\n"
         "  whole file.\n",
-        source.path().filename().string(), version,
-        source.description(), from_gguf, name_of(options.scheme), w4a4 ? "W4A4" : "W4A16",
-        options.separate_scales ? "" : "; q/k/v and gate/up share one", report.layers.size(),
-        report.quantized_bits_per_weight, report.bits_per_weight);
+        path.filename().string(), version, source.description(), from_gguf, name_of(options.scheme),
+        w4a4 ? "W4A4" : "W4A16", options.separate_scales ? "" : "; q/k/v and gate/up share one",
+        report.layers.size(), report.quantized_bits_per_weight, report.bits_per_weight);
     if (w4a4)
         text += fmt::format("* Input scales: static, from the largest activations over {} tokens of {}.\n",
                             calibration->tokens,
                             options.calibration_text.empty() ? "a text" : options.calibration_text);
     std::string ignored;
-    for (const std::string& pattern : options.ignore) ignored += (ignored.empty() ? "`" : ", `") + pattern + "`";
+    for (const std::string& pattern : options.ignore)
+        ignored += (ignored.empty() ? "`" : ", `") + pattern + "`";
     text += fmt::format("* Left unquantised: {}.\n", ignored.empty() ? "nothing" : ignored);
     if (!options.command.empty()) text += fmt::format("\nCommand:\n\n    {}\n", options.command);
     return text;

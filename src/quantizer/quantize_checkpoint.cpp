@@ -1,7 +1,7 @@
 #include "quantizer/quantize_checkpoint.h"
 
 #include <algorithm>
-#include <atomic>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -35,44 +35,69 @@ int64_t elements_of(const DenseTensor& tensor) {
     return rows_of(tensor) * cols_of(tensor);
 }
 
-// Calls use(rows) for pieces of a dense tensor of about 8 MB in FP32, and gives each piece's pages back.
+// Counts weights, so that the time left can be told and an interrupt is seen inside large tensors.
+struct Counter {
+    const Progress& progress;
+    std::string_view stage;
+    int64_t done = 0, total = 0;
+
+    void add(int64_t weights) { report(progress, stage, done += weights, total); }
+};
+
+// Calls use(rows, first_row) for pieces of a dense tensor of about 8 MB in FP32, and gives each piece's pages
+// back.
 template <typename Use>
-void for_rows(const Checkpoint& source, const std::string& name, const Use& use) {
+void for_rows(const Checkpoint& source, const std::string& name, Counter& counter, const Use& use) {
     const DenseTensor& tensor = source.dense().at(name);
     const int64_t rows = rows_of(tensor), cols = cols_of(tensor);
     const int64_t piece = std::max<int64_t>(1, (2 << 20) / std::max<int64_t>(1, cols));
-    std::vector<uint8_t> buffer, aligned;
+    std::vector<uint8_t> buffer;
     for (int64_t first = 0; first < rows; first += piece) {
         const int64_t count = std::min(piece, rows - first);
         const uint8_t* data = source.read(name, first, count, buffer);
-        if (reinterpret_cast<uintptr_t>(data) % size_of(tensor.dtype) != 0) {
-            aligned.assign(data, data + size_t(count * cols) * size_of(tensor.dtype));
-            data = aligned.data();
-        }
         use(ConstMatrix{data, tensor.dtype, count, cols, cols}, first);
         source.release(name);
+        counter.add(count * cols);
     }
 }
 
-// The largest |w|. Non-finite weights are an error naming the place.
-float weight_amax(const Context& context, const Checkpoint& source, const std::string& name) {
-    float amax = 0;
-    for_rows(source, name, [&](const ConstMatrix& w, int64_t first_row) {
-        std::vector<float> row_amax(size_t(w.rows));
-        pool_of(context).parallel_for(w.rows, 16, [&](int64_t begin, int64_t end) {
-            for (int64_t row = begin; row < end; row++) {
-                for (int64_t k = 0; k < w.cols; k++) {
-                    const float value = std::fabs(load_element(w.data, w.type, row * w.stride + k));
-                    check(std::isfinite(value), ErrorKind::failure,
-                          "{}: {} holds {} at [{}, {}]; a checkpoint is not made from non-finite weights",
-                          source.path().string(), name, value, first_row + row, k);
-                    row_amax[size_t(row)] = std::max(row_amax[size_t(row)], value);
-                }
-            }
-        });
-        for (const float value : row_amax) amax = std::max(amax, value);
+// Without their sign bits, floats are in the order of their values: infinity and the NaNs come last.
+constexpr uint32_t infinity_bits = 0x7F800000;
+
+// The largest |w| of a piece. Non-finite weights are an error naming the first place.
+float finite_amax(const Context& context, const Checkpoint& source, const std::string& name,
+                  const ConstMatrix& w, int64_t first_row) {
+    const auto magnitude = [&](int64_t row, int64_t k) {
+        return std::bit_cast<uint32_t>(load_element(w.data, w.type, row * w.stride + k)) & 0x7FFFFFFF;
+    };
+    std::vector<uint32_t> row_amax(size_t(w.rows), 0);
+    pool_of(context).parallel_for(w.rows, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++)
+            for (int64_t k = 0; k < w.cols; k++)
+                row_amax[size_t(row)] = std::max(row_amax[size_t(row)], magnitude(row, k));
     });
-    return amax;
+    uint32_t amax = 0;
+    for (int64_t row = 0; row < w.rows; row++) {
+        amax = std::max(amax, row_amax[size_t(row)]);
+        if (amax < infinity_bits) continue;
+        int64_t k = 0;
+        while (magnitude(row, k) < infinity_bits) k++;
+        const bool vector = source.dense().at(name).shape.size() < 2;
+        fail(ErrorKind::failure,
+             "{}: {} holds {} at [{}{}]; a checkpoint is not made from non-finite weights",
+             source.path().string(), name, load_element(w.data, w.type, row * w.stride + k),
+             vector ? "" : fmt::format("{}, ", first_row + row), k);
+    }
+    return std::bit_cast<float>(amax);
+}
+
+EncodeScale scale_from_amax(float amax, const std::string& where, const char* what) {
+    try {
+        return EncodeScale::from_amax(amax);
+    } catch (const Error& error) {
+        fail(ErrorKind::failure, "{}: the largest {} is {:g}, too small for a scale: {}", where, what, amax,
+             error.what());
+    }
 }
 
 // The sum of w^2 and of (w - decoded w)^2, FP64, rows in order.
@@ -130,7 +155,8 @@ Plan make_plan(const Checkpoint& source, const QuantizeOptions& options) {
                 continue;
             }
             check(cols_of(weight->second) % 16 == 0, ErrorKind::unsupported,
-                  "{}: {}.weight has K = {}; the file format needs a multiple of 16; leave it out with --ignore {}",
+                  "{}: {}.weight has K = {}; the file format needs a multiple of 16; leave it out with "
+                  "--ignore {}",
                   source.path().string(), module, cols_of(weight->second), module);
             if (options.separate_scales)
                 plan.groups.push_back({module});
@@ -156,13 +182,52 @@ std::string scalar_bytes(float value) {
     return {reinterpret_cast<const char*>(&value), 4};
 }
 
+// The folder that the source's files lie in.
+std::filesystem::path folder_of(const Checkpoint& source) {
+    const auto path = std::filesystem::absolute(source.path());
+    return std::filesystem::is_directory(path) ? path : path.parent_path();
+}
+
+// `inner` is `outer` or lies below it; links are followed as far as the names exist.
+bool lies_in(const std::filesystem::path& inner, const std::filesystem::path& outer) {
+    std::error_code error;
+    const auto resolved = [&](const std::filesystem::path& path) {
+        const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+        return whole.has_filename() ? whole : whole.parent_path();  // a slash at the end may stay
+    };
+    const auto in = resolved(inner), out = resolved(outer);
+    return !error && std::mismatch(out.begin(), out.end(), in.begin(), in.end()).first == out.end();
+}
+
+void check_output(const Checkpoint& source, const std::filesystem::path& out, bool force) {
+    OutputFolder::check_place(out, force);
+    const bool is_folder = std::filesystem::is_directory(source.path());
+    check(!lies_in(folder_of(source), out) && !(is_folder && lies_in(out, source.path())), ErrorKind::usage,
+          "{}: is the source {}, holds it or lies in it; give a folder beside it", out.string(),
+          source.path().string());
+    // --force is for an earlier result, not for a home folder.
+    std::error_code error;
+    check(!std::filesystem::exists(out, error) || std::filesystem::is_empty(out, error) ||
+              std::filesystem::exists(out / "config.json", error),
+          ErrorKind::usage, "{}: is not replaced, since it holds no config.json and so no model",
+          out.string());
+}
+
 }  // namespace
 
-QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& source,
-                                   const std::optional<Calibration>& calibration, const std::filesystem::path& out,
-                                   const QuantizeOptions& options, const Progress& progress) {
+void check_request(const Checkpoint& source, const std::filesystem::path& out,
+                   const QuantizeOptions& options) {
     check(!source.scheme(), ErrorKind::usage, "{}: is quantised already ({}); a dense source is needed",
           source.path().string(), source.description());
+    if (!options.dry_run) check_output(source, out, options.force);
+    make_plan(source, options);
+}
+
+QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& source,
+                                   const std::optional<Calibration>& calibration,
+                                   const std::filesystem::path& out, const QuantizeOptions& options,
+                                   const Progress& progress) {
+    check_request(source, out, options);
     check(options.scheme == Scheme::nvfp4a16 || calibration, ErrorKind::usage,
           "quantize: NVFP4 needs static input scales, and so a calibration text");
     const Plan plan = make_plan(source, options);
@@ -171,13 +236,22 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
 
     // Weight scales first: a group's scale comes from the largest |w| of all its members.
     std::map<std::string, EncodeScale> weight_scales;
-    int64_t done = 0;
-    for (const std::vector<std::string>& group : plan.groups) {
-        report(progress, "measure", done++, int64_t(plan.groups.size()));
-        float amax = 0;
+    Counter measured{progress, "measure"}, quantized{progress, "quantize"};
+    for (const std::vector<std::string>& group : plan.groups)
         for (const std::string& module : group)
-            amax = std::max(amax, weight_amax(context, source, module + ".weight"));
-        for (const std::string& module : group) weight_scales.emplace(module, EncodeScale::from_amax(amax));
+            measured.total += elements_of(source.dense().at(module + ".weight"));
+    for (const auto& [name, tensor] : source.dense()) quantized.total += elements_of(tensor);
+    for (const std::vector<std::string>& group : plan.groups) {
+        float amax = 0;
+        for (const std::string& module : group) {
+            const std::string name = module + ".weight";
+            for_rows(source, name, measured, [&](const ConstMatrix& w, int64_t first_row) {
+                amax = std::max(amax, finite_amax(context, source, name, w, first_row));
+            });
+        }
+        const EncodeScale scale =
+            scale_from_amax(amax, source.path().string() + ": " + group.front() + ".weight", "weight");
+        for (const std::string& module : group) weight_scales.emplace(module, scale);
     }
 
     QuantizeReport result;
@@ -194,7 +268,8 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
             continue;
         }
         const int64_t n = rows_of(tensor), k = cols_of(tensor);
-        if (options.scheme == Scheme::nvfp4) declarations.push_back({module + ".input_global_scale", DType::f32, {1}});
+        if (options.scheme == Scheme::nvfp4)
+            declarations.push_back({module + ".input_global_scale", DType::f32, {1}});
         declarations.push_back({module + ".weight_global_scale", DType::f32, {1}});
         declarations.push_back({module + ".weight_packed", DType::u8, {n, k / 2}});
         declarations.push_back({module + ".weight_scale", DType::f8_e4m3, {n, k / 16}});
@@ -206,17 +281,16 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         if (writer) writer->write(name, {static_cast<const uint8_t*>(data), bytes});
     };
 
-    done = 0;
     uint64_t quantized_bits = 0, payload_bytes = 0;
     int64_t quantized_weights = 0;
     std::vector<uint8_t> codes, scales;
     std::vector<float> decoded;
     for (const auto& [name, tensor] : source.dense()) {
-        report(progress, "quantize", done++, int64_t(source.dense().size()));
         const std::string module = name.substr(0, name.rfind('.'));
         const auto scale = name.ends_with(".weight") ? weight_scales.find(module) : weight_scales.end();
         if (scale == weight_scales.end()) {
-            for_rows(source, name, [&](const ConstMatrix& w, int64_t) {
+            for_rows(source, name, quantized, [&](const ConstMatrix& w, int64_t first_row) {
+                finite_amax(context, source, name, w, first_row);
                 write(name, w.data, size_t(w.rows * w.cols) * size_of(w.type));
             });
             payload_bytes += uint64_t(elements_of(tensor)) * size_of(tensor.dtype);
@@ -226,7 +300,9 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
             const auto amax = calibration->input_amax.find(module);
             check(amax != calibration->input_amax.end(), ErrorKind::failure,
                   "quantize: the calibration has not seen the input of {}", module);
-            write(module + ".input_global_scale", scalar_bytes(EncodeScale::from_amax(amax->second).word()).data(), 4);
+            const EncodeScale input =
+                scale_from_amax(amax->second, source.path().string() + ": " + module, "calibration input");
+            write(module + ".input_global_scale", scalar_bytes(input.word()).data(), 4);
         }
         write(module + ".weight_global_scale", scalar_bytes(scale->second.word()).data(), 4);
 
@@ -234,7 +310,7 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         Power power;
         scales.resize(size_t(layer.n * layer.k / 16));
         const float G = scale->second.encode();
-        for_rows(source, name, [&](const ConstMatrix& w, int64_t first_row) {
+        for_rows(source, name, quantized, [&](const ConstMatrix& w, int64_t first_row) {
             const NvFp4Shape shape = NvFp4Shape::of(w.rows, w.cols);
             uint8_t* piece_scales = scales.data() + first_row * (layer.k / 16);
             codes.resize(size_t(shape.code_bytes()));
@@ -262,11 +338,10 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         result.stats.flushed += layer.stats.flushed;
         result.layers.push_back(std::move(layer));
     }
-    report(progress, "quantize", done, done);
     payload_bytes += quantized_bits / 8;
     result.bits_per_weight = 8.0 * double(payload_bytes) / double(parameters);
     result.quantized_bits_per_weight = double(quantized_bits) / double(quantized_weights);
-    result.output_bytes = writer ? writer->file_bytes() : payload_bytes;
+    result.output_bytes = payload_bytes;
     if (!folder) return result;
 
     writer->finish();
@@ -276,7 +351,8 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     const checkpoint::CompanionFiles& files = source.companions();
     const auto write_file = [&](const char* name, const std::string& content) {
         if (content.empty())
-            result.warnings.push_back(std::string(name) + " is not in the source and so not in the new folder");
+            result.warnings.push_back(std::string(name) +
+                                      " is not in the source and so not in the new folder");
         else
             folder->write_text(name, content);
     };

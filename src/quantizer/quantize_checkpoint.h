@@ -31,22 +31,29 @@ struct LayerReport {
 };
 
 struct QuantizeReport {
-    std::vector<LayerReport> layers;        // in file order
-    QuantizeStats stats;                    // of all of them
+    std::vector<LayerReport> layers;  // in file order
+    QuantizeStats stats;              // of all of them
     int64_t dense_tensors = 0;
-    uint64_t source_bytes = 0;              // of the tensors, in the source's types
-    uint64_t output_bytes = 0;              // of the new safetensors file
-    double bits_per_weight = 0;             // of the whole file
-    double quantized_bits_per_weight = 0;   // of the quantised layers, scales included
-    std::vector<std::string> warnings;      // whole sentences
+    uint64_t source_bytes = 0;             // of the tensors, in the source's types
+    uint64_t output_bytes = 0;             // of the tensors, as written
+    double bits_per_weight = 0;            // of the whole file
+    double quantized_bits_per_weight = 0;  // of the quantised layers, scales included
+    std::vector<std::string> warnings;     // whole sentences
 };
 
-// Writes the folder `out`. W4A4 needs the calibration. Memory beside the mapped source, whose pages are released after each
-// tensor: the codes of a few rows and the block scales of one tensor.
-// Errors: usage (already quantised, patterns, out exists), unsupported (K not a multiple of 16), failure (non-finite
-// weights, naming tensor and place; disk).
+// What quantize_checkpoint checks before any work, to ask before a calibration. Error (usage): the source is
+// quantised already; `out` exists without `force`, is no model folder, or is the source's folder, holds it or
+// lies in it; an ignore pattern does not compile or all layers are ignored. (unsupported): K of a layer is
+// not a multiple of 16. (failure): `out` has no parent.
+void check_request(const checkpoint::Checkpoint& source, const std::filesystem::path& out,
+                   const QuantizeOptions& options);
+
+// Writes the folder `out`. W4A4 needs the calibration. Memory beside the mapped source, whose pages are
+// released piece by piece: the codes of a few rows and the block scales of one tensor. Errors: those of
+// check_request; failure (non-finite weights, naming tensor and place; disk).
 QuantizeReport quantize_checkpoint(const Context& context, const checkpoint::Checkpoint& source,
-                                   const std::optional<Calibration>& calibration, const std::filesystem::path& out,
-                                   const QuantizeOptions& options, const Progress& progress = {});
+                                   const std::optional<Calibration>& calibration,
+                                   const std::filesystem::path& out, const QuantizeOptions& options,
+                                   const Progress& progress = {});
 
 }  // namespace halfbyte::quantizer
