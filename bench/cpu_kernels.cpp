@@ -122,7 +122,6 @@ struct Quantize {
     OwnedMatrix x;
     Quantized q;
     float G = 100.0f;
-    std::vector<float> d_values;
 
     Quantize(int64_t rows, int64_t k)
         : x(random_matrix(rows, k, DType::f32, 1)), q(NvFp4Shape::of(rows, k)) {}
