@@ -1,0 +1,685 @@
+"""quantize: what it writes, what it refuses, and that it leaves nothing half done."""
+
+import ctypes
+import json
+import math
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import time
+import unittest
+from pathlib import Path
+
+import support
+from support import (BOS, DATA, FAILURE, HIDDEN, INTERRUPTED, LLMC, MODULES, OK, PROGRAM, UNSUPPORTED, USAGE, TestCase,
+                     TinyModel, halfbyte, read_safetensors, to_bytes, to_floats, write_text)
+
+E2M1 = [0, .5, 1, 1.5, 2, 3, 4, 6]
+
+
+def decoded(tensors, module):
+    """The weights of a quantised module, by the definition of the format."""
+    _, (n, half), codes = tensors[module + ".weight_packed"]
+    scales = tensors[module + ".weight_scale"][2]
+    word = struct.unpack("<f", tensors[module + ".weight_global_scale"][2])[0]
+    def e4m3(byte):
+        exponent, mantissa = byte >> 3, byte & 7
+        return math.ldexp(8 + mantissa, exponent - 10) if exponent else math.ldexp(mantissa, -9)
+    values = []
+    for i in range(n * half * 2):
+        code = codes[i // 2] >> (4 * (i % 2)) & 15
+        values.append((-1) ** (code >> 3) * E2M1[code & 7] * e4m3(scales[i // 16]) / word)
+    return values
+
+
+class QuantizeCase(TestCase):
+    def quantize(self, model, out, *options, scheme="NVFP4A16"):
+        return ["quantize", "-m", model, "-o", out, "--scheme", scheme, *options]
+
+
+class Export(QuantizeCase):
+    """A folder made from a Hugging Face folder, W4A4 and W4A16."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.source = TinyModel()
+        cls.model = cls.source.write(cls.work / "model")
+        cls.text = write_text(cls.work / "text.txt")
+        cls.a4, cls.a16 = cls.work / "a4", cls.work / "a16"
+        cls.report4 = halfbyte("quantize", "-m", cls.model, "-o", cls.a4, "--scheme", "NVFP4", "--calibrate", cls.text,
+                               "--calibrate-tokens", "600", "--format", "json")
+        cls.report16 = halfbyte("quantize", "-m", cls.model, "-o", cls.a16, "--scheme", "NVFP4A16", "--format", "json")
+        assert cls.report4.code == 0 and cls.report16.code == 0, (cls.report4, cls.report16)
+
+    def test_the_folder_is_complete(self):
+        for out in [self.a4, self.a16]:
+            self.assert_nothing_new(out, ["README.md", "chat_template.jinja", "config.json", "generation_config.json",
+                                          "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+            for name in ["generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]:
+                self.assertEqual((out / name).read_bytes(), (self.model / name).read_bytes())
+            self.assertEqual((out / "config.json").stat().st_mode & 0o777, 0o644)
+            self.assertEqual(out.stat().st_mode & 0o777, 0o755)
+        self.assert_nothing_new(self.work, ["model", "text.txt", "a4", "a16"])
+
+    def test_config_says_what_compressed_tensors_reads(self):
+        for out, activations in [(self.a4, True), (self.a16, False)]:
+            config = json.loads((out / "config.json").read_text())
+            quantization = config.pop("quantization_config")
+            self.assertEqual(config, self.source.config)
+            self.assertEqual(quantization["quant_method"], "compressed-tensors")
+            self.assertEqual(quantization["format"], "nvfp4-pack-quantized")
+            self.assertEqual(quantization["ignore"], ["lm_head"])
+            group, = quantization["config_groups"].values()
+            self.assertEqual(group["targets"], ["Linear"])
+            for key in ["weights", "input_activations"] if activations else ["weights"]:
+                self.assertEqual([group[key][name] for name in ["num_bits", "type", "group_size", "strategy"]],
+                                 [4, "float", 16, "tensor_group"])
+            self.assertEqual(group["input_activations"] is not None, activations)
+
+    def test_tensors(self):
+        for out, activations in [(self.a4, True), (self.a16, False)]:
+            tensors, metadata = read_safetensors(out / "model.safetensors")
+            self.assertEqual(metadata["format"], "pt")
+            self.assertEqual(metadata["tool"], self.ok("--version").out.strip())
+            for name, tensor in self.source.tensors.items():
+                module = name.removesuffix(".weight")
+                if module not in MODULES:
+                    self.assertEqual(tensors.pop(name), tensor)  # what is not quantised keeps its bytes
+                    continue
+                n, k = tensor[1]
+                parts = {"weight_packed": ("U8", [n, k // 2]), "weight_scale": ("F8_E4M3", [n, k // 16]),
+                         "weight_global_scale": ("F32", [1])}
+                if activations:
+                    parts["input_global_scale"] = ("F32", [1])
+                for part, expected in parts.items():
+                    dtype, shape, raw = tensors.pop(f"{module}.{part}")
+                    self.assertEqual((dtype, shape), expected)
+                    if part == "weight_scale":
+                        self.assertLess(max(raw), 0x7F)
+                    if dtype == "F32":
+                        self.assertTrue(0 < to_floats(raw, dtype)[0] < math.inf)
+            self.assertEqual(tensors, {})
+
+    def test_the_weights_are_close_and_the_reported_noise_is_theirs(self):
+        tensors, _ = read_safetensors(self.a16 / "model.safetensors")
+        snr = {}
+        for module in MODULES:
+            weights = to_floats(self.source.tensors[module + ".weight"][2], "BF16")
+            noise = sum((a - b) ** 2 for a, b in zip(weights, decoded(tensors, module)))
+            snr[module + ".weight"] = 10 * math.log10(sum(a * a for a in weights) / noise)
+        worst = self.report16.json()["worst"]
+        self.assertEqual([row["tensor"] for row in worst], sorted(snr, key=snr.get)[:5])
+        for row in worst:
+            self.assertAlmostEqual(row["snr_db"], snr[row["tensor"]], delta=1e-3)  # decoding rounds to FP32
+
+    def test_inspect_agrees_with_the_report(self):
+        for out, report, scheme in [(self.a4, self.report4.json(), "NVFP4"), (self.a16, self.report16.json(), "NVFP4A16")]:
+            seen = self.json("inspect", out, "--tensors")
+            weights = {name: math.prod(shape) for name, (_, shape, _) in self.source.tensors.items()}
+            quantised = sum(count for name, count in weights.items() if name.removesuffix(".weight") in MODULES)
+            words = 2 if scheme == "NVFP4" else 1
+            written = 2 * (sum(weights.values()) - quantised) + quantised * 9 // 16 + 4 * words * len(MODULES)
+            self.assertEqual(seen["scheme"], scheme)
+            self.assertEqual(report["scheme"], scheme)
+            self.assertEqual(report["output"], str(out))
+            self.assertEqual(report["source_bytes"], 2 * sum(weights.values()))
+            self.assertEqual(report["output_bytes"], written)
+            self.assertEqual(seen["file_bytes"], (out / "model.safetensors").stat().st_size)
+            self.assertAlmostEqual(report["bits_per_weight"], 8 * written / sum(weights.values()))
+            self.assertAlmostEqual(seen["bits_per_weight"], report["bits_per_weight"])
+            self.assertAlmostEqual(report["quantized_bits_per_weight"], 4.5 + 32 * words * len(MODULES) / quantised)
+            self.assertEqual(report["quantized_layers"], len(MODULES))
+            self.assertEqual(seen["formats"], {"NVFP4": len(MODULES), "BF16": report["dense_tensors"]})
+            self.assertEqual(seen["parameters"], sum(weights.values()))
+            self.assertEqual(seen["scales"]["blocks"], quantised // 16)
+            self.assertEqual({row["name"] for row in seen["tensors"]}, set(weights))
+            self.assertEqual(report["warnings"], [])
+
+    def test_text_report(self):
+        result = self.ok(*self.quantize(self.model, self.work / "never", "--dry-run"))
+        self.assertRegex(result.out, r"^\d+ MiB -> \d+ MiB NVFP4A16 \(W4A16\), \d+\.\d s, peak memory \d+ MiB\n"
+                         r"14 linear layers with 4\.5\d bits per weight, 6 other tensors; \d+\.\d\d bits per weight in all\n"
+                         r"clipped \d+ of \d+ values, flushed \d+ of \d+ blocks to zero\n"
+                         r"worst layers by signal to noise:\n( +\d+\.\d\d dB  model\.layers\.\d\.\S+\n){5}"
+                         r"dry run: nothing was written\n$")
+
+    def test_dry_run_reports_the_same_and_writes_nothing(self):
+        report = self.json(*self.quantize(self.model, self.work / "never", "--dry-run"))
+        written = self.report16.json()
+        self.assertIsNone(report.pop("output"))
+        for key in written.keys() - {"output", "seconds", "peak_memory_bytes"}:
+            self.assertEqual(report[key], written[key], key)
+        self.assertFalse((self.work / "never").exists())
+
+    def test_dry_run_does_not_mind_an_existing_folder(self):
+        before = (self.a16 / "model.safetensors").stat()
+        self.ok(*self.quantize(self.model, self.a16, "--dry-run"))
+        self.assertEqual((self.a16 / "model.safetensors").stat(), before)
+
+    def test_input_scales_come_from_the_text(self):
+        tensors, _ = read_safetensors(self.a4 / "model.safetensors")
+        for layer in range(support.LAYERS):
+            words = [tensors[f"model.layers.{layer}.self_attn.{name}_proj.input_global_scale"][2] for name in "qkv"]
+            self.assertEqual(len(set(words)), 1)  # they see the same activations
+        report = self.json(*self.quantize(self.model, self.work / "fewer", "--calibrate", self.text,
+                                          "--calibrate-tokens", "3", scheme="NVFP4"))
+        self.addCleanup(shutil.rmtree, self.work / "fewer")
+        fewer, _ = read_safetensors(self.work / "fewer/model.safetensors")
+        scales = [(to_floats(tensors[name][2], "F32")[0], to_floats(fewer[name][2], "F32")[0])
+                  for name in tensors if name.endswith("input_global_scale")]
+        self.assertTrue(all(few >= many for many, few in scales))  # a part of the text has no larger amax
+        self.assertTrue(any(few > many for many, few in scales))
+
+    def test_the_need_of_calibration_is_told_before_the_work(self):
+        self.assertRegex(self.report4.err, r"^halfbyte: calibration runs the source model and needs about \d+ MiB of memory\n$")
+
+    def test_fused_layers_share_a_scale_unless_told_otherwise(self):
+        separate = self.work / "separate"
+        self.addCleanup(shutil.rmtree, separate)
+        self.ok(*self.quantize(self.model, separate, "--separate-scales"))
+        def words(folder, modules):
+            tensors, _ = read_safetensors(folder / "model.safetensors")
+            return {tensors[f"model.layers.1.{module}_proj.weight_global_scale"][2] for module in modules}
+        for group in [["self_attn.q", "self_attn.k", "self_attn.v"], ["mlp.gate", "mlp.up"]]:
+            self.assertEqual(len(words(self.a16, group)), 1)
+            self.assertEqual(len(words(separate, group)), len(group))
+        self.assertEqual(words(self.a16, ["mlp.down"]), words(separate, ["mlp.down"]))
+
+    def test_readme_tells_source_tool_command_scheme_and_calibration(self):
+        text = (self.a4 / "README.md").read_text()
+        command = shlex.join(["halfbyte", *map(str, self.quantize(self.model, self.a4, "--calibrate", self.text,
+                                                                 "--calibrate-tokens", "600", scheme="NVFP4"))])
+        for part in ["# model in NVFP4", self.ok("--version").out.strip(), "Hugging Face folder", "NVFP4 (W4A4)",
+                     "600 tokens of text.txt", "`lm_head`", f"    {command}\n"]:
+            self.assertIn(part, text)
+        self.assertIn("NVFP4A16 (W4A16)", (self.a16 / "README.md").read_text())
+
+    def test_a_slash_at_the_end_of_the_source_changes_nothing(self):
+        out = self.work / "slash"
+        self.addCleanup(shutil.rmtree, out)
+        self.ok(*self.quantize(f"{self.model}/", f"{out}/"))
+        self.assertIn("# model in NVFP4", (out / "README.md").read_text())
+        self.assertEqual((out / "model.safetensors").read_bytes(), (self.a16 / "model.safetensors").read_bytes())
+
+    def test_a_relative_out(self):
+        self.addCleanup(shutil.rmtree, self.work / "relative")
+        self.ok(*self.quantize("model", "relative"), cwd=self.work)
+        self.assertTrue((self.work / "relative/config.json").exists())
+
+
+class Sources(QuantizeCase):
+    """Hugging Face folders of every type, and GGUF."""
+
+    def test_f16_and_f32_keep_their_types_and_values(self):
+        for dtype in ["F16", "F32"]:
+            source = TinyModel(dtype, tied=False)
+            out = self.work / ("out" + dtype)
+            self.ok(*self.quantize(source.write(self.work / dtype), out))
+            tensors, _ = read_safetensors(out / "model.safetensors")
+            for name in ["lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"]:
+                self.assertEqual(tensors[name], source.tensors[name])
+            self.assertIn("model.layers.0.mlp.up_proj.weight_packed", tensors)
+
+    def test_equal_values_in_different_types_give_equal_codes(self):
+        source = TinyModel("F16")
+        source.write(self.work / "half")
+        for name, (dtype, shape, raw) in source.tensors.items():
+            source.tensors[name] = ("F32", shape, to_bytes(to_floats(raw, "F16"), "F32"))
+        source.write(self.work / "single")
+        files = []
+        for name in ["half", "single"]:
+            self.ok(*self.quantize(self.work / name, self.work / (name + "-out")))
+            files.append(read_safetensors(self.work / (name + "-out") / "model.safetensors")[0])
+        for module in MODULES:
+            for part in ["weight_packed", "weight_scale", "weight_global_scale"]:
+                self.assertEqual(files[0][f"{module}.{part}"], files[1][f"{module}.{part}"])
+
+    def test_a_gguf_gives_what_its_hugging_face_form_gives(self):
+        source = TinyModel("F16")
+        folder, gguf = source.write(self.work / "form"), source.write_gguf(self.work / "form.gguf")
+        text = write_text(self.work / "text.txt")
+        files = []
+        for model, out in [(folder, "of-folder"), (gguf, "of-gguf")]:
+            self.ok(*self.quantize(model, self.work / out, "--calibrate", text, "--calibrate-tokens", "100",
+                                   scheme="NVFP4"))
+            files.append(read_safetensors(self.work / out / "model.safetensors")[0])
+        self.assertEqual(files[0].keys(), files[1].keys())
+        for name in files[0]:
+            if not name.endswith("norm.weight"):  # FP32 in a GGUF
+                self.assertEqual(files[0][name], files[1][name], name)
+        out = self.work / "of-gguf"
+        self.assert_nothing_new(out, ["README.md", "chat_template.jinja", "config.json", "generation_config.json",
+                                      "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+        self.assertIn("weights dequantised from a GGUF", (out / "README.md").read_text())
+        config = json.loads((out / "config.json").read_text())
+        for key in ["architectures", "hidden_size", "num_key_value_heads", "vocab_size", "tie_word_embeddings"]:
+            self.assertEqual(config[key], source.config[key])
+        for model in [folder, gguf, out]:
+            self.assertEqual(self.json("tokenize", "-m", model, "-p", "Hi<|im_end|>")["tokens"],
+                             [*b"Hi", support.IM_END])
+
+    def test_an_untied_lm_head_is_quantised_when_no_pattern_names_it(self):
+        source = TinyModel(tied=False)
+        model, text = source.write(self.work / "untied"), write_text(self.work / "calibration.txt")
+        kept, done = self.work / "kept", self.work / "done"
+        self.ok(*self.quantize(model, kept))
+        self.assertIn("lm_head.weight", read_safetensors(kept / "model.safetensors")[0])
+        self.ok(*self.quantize(model, done, "--calibrate", text, "--calibrate-tokens", "50", "--ignore",
+                               "re:.*layers.1.*", scheme="NVFP4"))
+        tensors, _ = read_safetensors(done / "model.safetensors")
+        self.assertIn("lm_head.weight_packed", tensors)
+        self.assertIn("lm_head.input_global_scale", tensors)
+        self.assertEqual(self.json("inspect", done)["formats"]["NVFP4"], len(MODULES) // 2 + 1)
+        self.json("logits", "-m", done, "--tokens", "1,2", "-o", self.work / "logits.safetensors")
+
+    def test_a_tied_lm_head_stays_with_a_warning(self):
+        model = TinyModel().write(self.work / "tied")
+        result = self.ok(*self.quantize(model, self.work / "tied-out", "--ignore", "re:.*down_proj"))
+        self.assertIn("warning: lm_head shares the embedding's weights", result.err)
+        config = json.loads((self.work / "tied-out/config.json").read_text())
+        self.assertIn("lm_head", config["quantization_config"]["ignore"])
+
+    def test_absent_companion_files_are_told(self):
+        source = TinyModel()
+        source.tokenizer = source.chat_template = None
+        report = self.json(*self.quantize(source.write(self.work / "bare"), self.work / "bare-out"))
+        self.assertEqual(len(report["warnings"]), 2)
+        for name, warning in zip(["tokenizer.json", "chat_template.jinja"], report["warnings"]):
+            self.assertIn(name, warning)
+
+    def test_zero_weights(self):
+        source = TinyModel()
+        name = "model.layers.0.mlp.down_proj.weight"
+        source.tensors[name] = ("BF16", source.tensors[name][1], bytes(len(source.tensors[name][2])))
+        report = self.json(*self.quantize(source.write(self.work / "zero"), self.work / "zero-out"))
+        tensors, _ = read_safetensors(self.work / "zero-out/model.safetensors")
+        self.assertEqual(tensors["model.layers.0.mlp.down_proj.weight_global_scale"][2], struct.pack("<f", 1))
+        self.assertEqual(set(tensors["model.layers.0.mlp.down_proj.weight_packed"][2]), {0})
+        self.assertEqual(report["flushed_blocks"], 0)
+
+
+class Refusals(QuantizeCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.source = TinyModel()
+        cls.model = cls.source.write(cls.work / "model")
+        cls.text = write_text(cls.work / "text.txt", 100)
+
+    def setUp(self):
+        self.place = self.work / self._testMethodName
+        self.place.mkdir()
+
+    def test_nvfp4_without_calibration_prints_both_ways_out(self):
+        out = self.place / "it's out"
+        result = self.refused(USAGE, "static input scales", *self.quantize(
+            self.model, out, "--ignore", "re:.*[qk]_proj", "--ignore", "lm_head", "--separate-scales", "--force",
+            "--threads", "2", "--cpu-level", "scalar", "--calibrate-tokens", "64", "--quiet", scheme="NVFP4"))
+        w4a4, w4a16 = [shlex.split(line) for line in result.err.splitlines() if line.startswith("  halfbyte quantize")]
+        rest = ["--ignore", "re:.*[qk]_proj", "--ignore", "lm_head", "--separate-scales", "--force", "--threads", "2",
+                "--cpu-level", "scalar", "--quiet"]
+        start = ["halfbyte", "quantize", "-m", str(self.model), "-o", str(out), "--scheme"]
+        self.assertEqual(w4a4, [*start, "NVFP4", "--calibrate", "TEXT", "--calibrate-tokens", "64", *rest])
+        self.assertEqual(w4a16, [*start, "NVFP4A16", *rest])
+        # Both run as printed.
+        w4a4[w4a4.index("TEXT")] = str(self.text)
+        self.ok(*w4a4[1:])
+        self.ok(*w4a16[1:])
+        self.assert_nothing_new(self.place, ["it's out"])
+
+    def test_calibration_for_weights_only(self):
+        self.refused(USAGE, ["--calibrate", "NVFP4A16"], *self.quantize(self.model, self.place / "out", "--calibrate",
+                                                                       self.text))
+
+    def test_a_text_too_short_names_both_numbers(self):
+        result = self.refused(USAGE, [self.text, "has 100 tokens", "asks for 2048"],
+                              *self.quantize(self.model, self.place / "out", "--calibrate", self.text, scheme="NVFP4"))
+        self.assertNotIn("memory", result.err)
+        self.assert_nothing_new(self.place, [])
+
+    def test_a_text_that_is_not_there_or_not_utf8(self):
+        (self.place / "latin").write_bytes(b"caf\xe9")
+        for name, part in [("absent", "No such file"), ("latin", "UTF-8 at byte offset 3")]:
+            self.refused(FAILURE, [self.place / name, part], *self.quantize(
+                self.model, self.place / "out", "--calibrate", self.place / name, scheme="NVFP4"))
+        self.assert_nothing_new(self.place, ["latin"])
+
+    def test_a_source_that_is_quantised(self):
+        self.refused(USAGE, [LLMC, "quantised already", "W4A4"], *self.quantize(LLMC, self.place / "out"))
+
+    def test_a_source_that_is_not_there(self):
+        self.refused(FAILURE, [self.place / "absent", "no such file"],
+                     *self.quantize(self.place / "absent", self.place / "out"))
+
+    def test_existing_out(self):
+        (self.place / "folder").mkdir()
+        (self.place / "file").write_text("kept")
+        (self.place / "link").symlink_to(self.place / "folder")
+        (self.place / "dangling").symlink_to(self.place / "nowhere")
+        names = ["folder", "file", "link", "dangling"]
+        for name in [*names, "folder/", "link/"]:
+            self.refused(USAGE, [self.place / name.strip("/"), "exists already; --force replaces it"],
+                         *self.quantize(self.model, f"{self.place}/{name}"))
+        for name in ["file", "dangling"]:
+            self.refused(USAGE, [self.place / name, "not a folder"], *self.quantize(self.model, self.place / name, "--force"))
+        self.assertEqual((self.place / "file").read_text(), "kept")
+        self.assert_nothing_new(self.place, names)
+
+    def test_existing_out_is_refused_before_the_calibration(self):
+        (self.place / "out").mkdir()
+        result = self.refused(USAGE, "exists already", *self.quantize(
+            self.model, self.place / "out", "--calibrate", self.text, "--calibrate-tokens", "50", scheme="NVFP4"))
+        self.assertNotIn("calibration runs", result.err)
+
+    def test_force_replaces_a_folder_whole(self):
+        out = self.place / "out"
+        out.mkdir()
+        self.ok(*self.quantize(self.model, out, "--force"))  # an empty folder
+        (out / "stale.safetensors").write_text("old")
+        (out / "deep").mkdir()
+        (out / "deep/old").write_text("old")
+        self.ok(*self.quantize(self.model, out, "--force"))
+        self.assertFalse((out / "stale.safetensors").exists() or (out / "deep").exists())
+        self.assert_nothing_new(self.place, ["out"])
+        self.json("inspect", out)
+
+    def test_force_replaces_a_link_and_not_its_target(self):
+        target, link = self.place / "target", self.place / "link"
+        self.ok(*self.quantize(self.model, target))
+        before = target.stat().st_ino, (target / "model.safetensors").stat()
+        link.symlink_to(target)
+        self.ok(*self.quantize(self.model, link, "--force"))
+        self.assertFalse(link.is_symlink())
+        self.assertEqual((target.stat().st_ino, (target / "model.safetensors").stat()), before)
+        self.assert_nothing_new(self.place, ["target", "link"])
+
+    def test_force_keeps_what_is_no_model(self):
+        out = self.place / "home"
+        out.mkdir()
+        (out / "thesis.tex").write_text("years of work")
+        self.refused(USAGE, [out, "not replaced", "config.json"], *self.quantize(self.model, out, "--force"))
+        self.assertEqual((out / "thesis.tex").read_text(), "years of work")
+        self.assert_nothing_new(self.place, ["home"])
+
+    def test_the_source_is_never_replaced(self):
+        model = self.source.write(self.place / "holder/model")
+        (self.place / "holder/config.json").write_text("{}")
+        gguf = TinyModel("F16").write_gguf(self.place / "holder/tiny.gguf")
+        (self.place / "alias").symlink_to(model)
+        before = {path: path.read_bytes() for path in self.place.rglob("*") if path.is_file()}
+        for out in [model, f"{model}/", f"{model}/../model", self.place / "alias", model / "inside", self.place / "holder"]:
+            self.refused(USAGE, [out, "is the source", "holds it or lies in it"], *self.quantize(model, out, "--force"))
+        self.refused(USAGE, "is the source", *self.quantize(gguf, self.place / "holder", "--force"))
+        self.refused(USAGE, "is the source", *self.quantize(".", "../model", "--force"), cwd=model)
+        self.assertEqual({path: path.read_bytes() for path in self.place.rglob("*") if path.is_file()}, before)
+        self.ok(*self.quantize(gguf, self.place / "holder/beside"))  # beside the file is where people want it
+
+    def test_names_of_out_that_cannot_be(self):
+        for name in ["", "/", ".", "..", f"{self.place}/."]:
+            self.refused(USAGE, ["output folder", "name of a folder to create"], *self.quantize(self.model, name),
+                         cwd=self.place)
+        self.refused(FAILURE, [self.place / "no", "does not exist"], *self.quantize(self.model, self.place / "no/out"))
+        self.refused(FAILURE, "File name too long", *self.quantize(self.model, self.place / ("n" * 300)))
+
+    def test_non_finite_weights_name_tensor_and_place(self):
+        for number, (name, index, value, place) in enumerate([
+                ("model.layers.1.mlp.up_proj.weight", 5 * HIDDEN + 3, math.nan, "[5, 3]"),
+                ("model.layers.0.self_attn.k_proj.weight", 31 * HIDDEN + 63, -math.inf, "[31, 63]"),
+                ("model.embed_tokens.weight", 2 * HIDDEN, math.inf, "[2, 0]"),  # not quantised, looked at all the same
+                ("model.layers.1.input_layernorm.weight", 7, math.nan, "[7]")]):
+            source = TinyModel()
+            source.set_value(name, index, value)
+            folder = source.write(self.work / f"broken{number}")
+            for options in [[], ["--dry-run"], ["--threads", "1"]]:
+                self.refused(FAILURE, [folder, name, place, "nan" if math.isnan(value) else "inf"],
+                             *self.quantize(folder, self.place / "out", *options))
+        self.assert_nothing_new(self.place, [])
+
+    def test_weights_too_small_for_a_scale(self):
+        source = TinyModel("F32")
+        name = "model.layers.0.mlp.down_proj.weight"
+        n, k = source.tensors[name][1]
+        source.tensors[name] = ("F32", [n, k], to_bytes([1e-40] * (n * k), "F32"))
+        self.refused(FAILURE, [name, "9.99995e-41", "too small"], *self.quantize(source.write(self.work / "small"), self.place / "out"))
+        self.assert_nothing_new(self.place, [])
+
+    def test_broken_activations_stop_the_calibration(self):
+        source = TinyModel("F32")
+        for name in ["model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight"]:
+            source.set_value(name, 0, 3e38)
+        result = halfbyte(*self.quantize(source.write(self.work / "huge"), self.place / "out", "--calibrate", self.text,
+                                         "--calibrate-tokens", "50", scheme="NVFP4"))
+        self.assertEqual(result.code, FAILURE, result)
+        self.assertRegex(result.err, r"the input of model\.layers\.\d\.\S+ is not finite at token \d+")
+        self.assert_nothing_new(self.place, [])
+
+    def test_k_that_is_no_multiple_of_16(self):
+        source = TinyModel()
+        source.config["intermediate_size"] = 72
+        for layer in range(support.LAYERS):
+            for name, shape in [("gate", [72, HIDDEN]), ("up", [72, HIDDEN]), ("down", [HIDDEN, 72])]:
+                source.matrix(f"model.layers.{layer}.mlp.{name}_proj.weight", *shape, 0.1)
+        model = source.write(self.work / "odd")
+        self.refused(UNSUPPORTED, ["model.layers.0.mlp.down_proj.weight", "K = 72", "multiple of 16", "--ignore"],
+                     *self.quantize(model, self.place / "out"))
+        self.assert_nothing_new(self.place, [])
+        self.ok(*self.quantize(model, self.place / "out", "--ignore", "lm_head", "--ignore", "re:.*down_proj"))
+
+    def test_an_architecture_that_is_not_built_in(self):
+        source = TinyModel()
+        source.config["architectures"] = ["MambaForCausalLM"]
+        model = source.write(self.work / "mamba")
+        for command in [self.quantize(model, self.place / "out"), ["generate", "-m", model, "-p", "x"]]:
+            self.refused(UNSUPPORTED, [model, "MambaForCausalLM", "LlamaForCausalLM"], *command)
+
+    def test_a_model_without_tokenizer_can_be_quantised_without_calibration_only(self):
+        source = TinyModel()
+        source.tokenizer = None
+        model = source.write(self.work / "mute")
+        self.refused(UNSUPPORTED, [model, "no tokenizer"], *self.quantize(
+            model, self.place / "out", "--calibrate", self.text, "--calibrate-tokens", "50", scheme="NVFP4"))
+        self.ok(*self.quantize(model, self.place / "out"))
+
+
+class Ignore(QuantizeCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.source = TinyModel(tied=False)
+        cls.model = cls.source.write(cls.work / "model")
+
+    def ignored(self, *patterns):
+        """(the modules left dense, the result)"""
+        out = self.work / "out"
+        options = [word for pattern in patterns for word in ["--ignore", pattern]]
+        result = self.ok(*self.quantize(self.model, out, "--force", *options))
+        tensors, _ = read_safetensors(out / "model.safetensors")
+        dense = {module for module in [*MODULES, "lm_head"] if module + ".weight" in tensors}
+        for module in dense:
+            self.assertEqual(tensors[module + ".weight"], self.source.tensors[module + ".weight"])
+            self.assertNotIn(module + ".weight_packed", tensors)
+        listed = json.loads((out / "config.json").read_text())["quantization_config"]["ignore"]
+        self.assertEqual(sorted(listed), sorted(dense))
+        self.assertEqual(self.json("inspect", out)["formats"]["NVFP4"], len(MODULES) + 1 - len(dense))
+        return dense, result
+
+    def test_the_default_is_lm_head(self):
+        self.assertEqual(self.ignored()[0], {"lm_head"})
+
+    def test_patterns(self):
+        up = {"model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj"}
+        for patterns, expected in [(["model.layers.0.mlp.up_proj"], {"model.layers.0.mlp.up_proj"}),
+                                   (["re:.*up_proj$"], up), (["re:.*up_proj$", "lm_head"], up | {"lm_head"}),
+                                   (["re:model.layers.1"], {m for m in MODULES if "layers.1" in m}),
+                                   (["re:.*self_attn", "re:.*mlp.(gate|up)"], {m for m in MODULES if "down" not in m})]:
+            with self.subTest(patterns=patterns):
+                dense, result = self.ignored(*patterns)
+                self.assertEqual(dense, expected)
+                self.assertEqual(result.err, "")
+
+    def test_a_pattern_that_matches_nothing_is_told(self):
+        for pattern in ["up_proj", "re:up_proj", "model.layers.7.mlp.up_proj", "LM_HEAD", ""]:
+            dense, result = self.ignored("re:.*down_proj", pattern)
+            self.assertEqual(dense, {m for m in MODULES if "down" in m})
+            self.assertIn(f"warning: --ignore '{pattern}' matches no linear layer", result.err)
+
+    def test_everything_ignored_is_an_error(self):
+        for patterns in [["Linear"], ["re:.*"], ["re:model", "lm_head"]]:
+            options = [word for pattern in patterns for word in ["--ignore", pattern]]
+            self.refused(USAGE, [self.model, "--ignore", "no layer to quantise"],
+                         *self.quantize(self.model, self.work / "nothing", *options))
+        self.assertFalse((self.work / "nothing").exists())
+
+    def test_a_pattern_that_does_not_compile(self):
+        self.refused(USAGE, ["--ignore", "re:(", "no regular expression"], *self.quantize(self.model, self.work / "nothing", "--ignore", "re:("))
+
+    def test_the_shared_scale_is_that_of_the_layers_that_are_left(self):
+        out = self.work / "shared"
+        self.ok(*self.quantize(self.model, out, "--ignore", "re:.*v_proj"))
+        tensors, _ = read_safetensors(out / "model.safetensors")
+        amax = max(abs(value) for name in "qk"
+                   for value in to_floats(self.source.tensors[f"model.layers.0.self_attn.{name}_proj.weight"][2], "BF16"))
+        for name in "qk":
+            word = tensors[f"model.layers.0.self_attn.{name}_proj.weight_global_scale"][2]
+            self.assertEqual(word, struct.pack("<f", 2688 / amax))
+
+
+class Interrupts(QuantizeCase):
+    """Stopped in the middle of the work, which is known by the temporary folder."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        source = TinyModel()
+        # Large enough to be met in the middle: 64 MiB of embedding, which is copied after the first layers.
+        source.config["vocab_size"] = 512 * 1024
+        source.tensors["model.embed_tokens.weight"] = ("BF16", [512 * 1024, HIDDEN], to_bytes([0.5] * HIDDEN, "BF16") * (512 * 1024))
+        cls.model = source.write(cls.work / "model")
+
+    def interrupted(self, signals, ignored=None):
+        out = self.work / "out"
+        prepare = (lambda: signal.signal(ignored, signal.SIG_IGN)) if ignored else None
+        process = subprocess.Popen([PROGRAM, *self.quantize(self.model, out, "--threads", "1")], preexec_fn=prepare,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 120
+        while not any(".partial-" in name for name in os.listdir(self.work)):
+            self.assertIsNone(process.poll(), "the program ended before its temporary folder was seen")
+            self.assertLess(time.monotonic(), deadline)
+        for number in signals:
+            process.send_signal(number)
+        printed, errors = process.communicate(timeout=300)
+        return process.returncode, printed, errors
+
+    def test_a_signal_stops_the_work_and_leaves_nothing(self):
+        for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]:
+            code, printed, errors = self.interrupted([number])
+            self.assertEqual((code, printed, errors), (128 + number, b"", b"halfbyte: error: interrupted\n"))
+            self.assert_nothing_new(self.work, ["model"])
+        self.assertEqual(128 + signal.SIGINT, INTERRUPTED)
+
+    def test_an_ignored_signal_stays_ignored(self):
+        code, _, errors = self.interrupted([signal.SIGHUP], ignored=signal.SIGHUP)
+        self.assertEqual((code, errors), (OK, b""))
+        self.assert_nothing_new(self.work, ["model", "out"])
+        shutil.rmtree(self.work / "out")
+
+
+class Disk(QuantizeCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = TinyModel().write(cls.work / "model")
+
+    def setUp(self):
+        self.place = self.work / self._testMethodName
+        self.place.mkdir()
+
+    def test_a_file_that_may_not_grow(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+        self.refused(FAILURE, ["model.safetensors", "cannot be written", "File too large"],
+                     *self.quantize(self.model, self.place / "out"), preexec_fn=limit)
+        self.assert_nothing_new(self.place, [])
+
+    def test_the_old_folder_stays_when_the_new_one_fails(self):
+        out = self.place / "out"
+        self.ok(*self.quantize(self.model, out))
+        before = (out / "model.safetensors").read_bytes()
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+        self.refused(FAILURE, "cannot be written", *self.quantize(self.model, out, "--force"), preexec_fn=limit)
+        self.assertEqual((out / "model.safetensors").read_bytes(), before)
+        self.assert_nothing_new(self.place, ["out"])
+
+    def test_a_parent_that_may_not_be_written(self):
+        if os.geteuid() == 0:
+            self.skipTest("root may write everywhere")
+        self.place.chmod(0o555)
+        self.refused(FAILURE, [self.place, "Permission denied"], *self.quantize(self.model, self.place / "out"))
+        self.assert_nothing_new(self.place, [])
+
+    def test_a_file_system_that_cannot_swap(self):
+        """renameat2 with flags fails on some network file systems; here a seccomp filter makes it."""
+        def without_renameat2():
+            number = {"x86_64": 316, "aarch64": 276}[os.uname().machine]
+            statement = lambda code, jt, jf, k: struct.pack("<HBBI", code, jt, jf, k)
+            code = (statement(0x20, 0, 0, 0) +                  # load the number of the system call
+                    statement(0x15, 0, 1, number) +             # renameat2?
+                    statement(0x06, 0, 0, 0x00050000 | 22) +    # EINVAL
+                    statement(0x06, 0, 0, 0x7FFF0000))          # allowed
+            memory = ctypes.create_string_buffer(code)
+            program = ctypes.create_string_buffer(struct.pack("<H6xQ", len(code) // 8, ctypes.addressof(memory)))
+            libc = ctypes.CDLL(None, use_errno=True)
+            assert libc.prctl(38, 1, 0, 0, 0) == 0              # PR_SET_NO_NEW_PRIVS
+            assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+        if os.uname().machine not in ("x86_64", "aarch64"):
+            self.skipTest("the number of renameat2 is known for x86-64 and AArch64 only")
+        out = self.place / "out"
+        self.ok(*self.quantize(self.model, out), preexec_fn=without_renameat2)
+        (out / "old").write_text("old")
+        self.ok(*self.quantize(self.model, out, "--force"), preexec_fn=without_renameat2)
+        self.assertFalse((out / "old").exists())
+        self.json("inspect", out)
+        (self.place / "link").symlink_to(out)
+        self.ok(*self.quantize(self.model, self.place / "link", "--force"), preexec_fn=without_renameat2)
+        self.assertFalse((self.place / "link").is_symlink())
+        self.assert_nothing_new(self.place, ["out", "link"])
+
+
+class Determinism(QuantizeCase):
+    def test_threads_and_cpu_level_change_no_byte(self):
+        model, text = TinyModel(tied=False).write(self.work / "model"), write_text(self.work / "text.txt")
+        levels = [level["level"] for level in self.json("env")["cpu_levels"] if not level["unsupported_reason"]]
+        first = None
+        for level in levels:
+            for threads in ["1", "2"]:
+                out = self.work / f"{level}-{threads}"
+                report = self.json(*self.quantize(model, out, "--calibrate", text, "--calibrate-tokens", "300", "--cpu-level",
+                                                  level, "--threads", threads, scheme="NVFP4"))
+                made = {path.name: path.read_bytes() for path in out.iterdir() if path.name != "README.md"}
+                made["report"] = {key: value for key, value in report.items()
+                                  if key not in ("output", "seconds", "peak_memory_bytes")}
+                first = first or made
+                self.assertEqual(made.keys(), first.keys())
+                for name in made:
+                    self.assertTrue(made[name] == first[name], f"{name} differs with --cpu-level {level} --threads {threads}")
+
+    def test_twice_the_same(self):
+        model = TinyModel("F16").write_gguf(self.work / "tiny.gguf")
+        for out in ["one", "two"]:
+            self.ok(*self.quantize(model, self.work / out))
+        for path in (self.work / "one").iterdir():
+            text = path.read_bytes()
+            if path.name == "README.md":
+                text = text.replace(b"/one", b"/two")
+            self.assertTrue(text == (self.work / "two" / path.name).read_bytes(), path.name)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,241 @@
+#include "quantizer/quantize_checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "core/float_environment.h"
+#include "quantizer/ignore_patterns.h"
+#include "quantizer/random_model.h"
+#include "reference/reference.h"
+
+namespace halfbyte::quantizer {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::Checkpoint;
+using checkpoint::NvFp4Linear;
+using checkpoint::Scheme;
+using test::open;
+using test::random_model;
+using test::TemporaryFolder;
+using test::TinyModel;
+
+std::set<std::string> names_in(const fs::path& folder) {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+    return names;
+}
+
+Calibration some_calibration() {
+    Calibration calibration{10, {{"lm_head", 3.0f}}};
+    float amax = 0.75f;
+    for (const auto& [name, shape] : TinyModel::linears())
+        calibration.input_amax["model.layers.0." + name] = amax += 0.5f;
+    return calibration;
+}
+
+// What the reference makes of one weight, and its counts.
+struct Expected {
+    EncodeScale scale{1.0f};
+    std::vector<uint8_t> codes, block_scales;
+    QuantizeStats stats;
+    double snr_db = 0;
+};
+
+float amax_of(const TinyModel::Tensor& tensor) {
+    float amax = 0;
+    for (int64_t i = 0; i < tensor.shape[0] * tensor.shape[1]; i++)
+        amax = std::max(amax, std::fabs(load_element(tensor.bytes.data(), tensor.dtype, i)));
+    return amax;
+}
+
+Expected by_reference(const TinyModel::Tensor& tensor, float amax) {
+    const FloatEnvironment environment;
+    const int64_t n = tensor.shape[0], k = tensor.shape[1];
+    Expected expected{EncodeScale::from_amax(amax), {}, {}, {}, 0};
+    const float G = expected.scale.encode();
+    const NvFp4Shape shape = NvFp4Shape::of(n, k);
+    expected.codes.resize(size_t(shape.code_bytes()));
+    expected.block_scales.resize(size_t(shape.scale_bytes()));
+    reference::quantize({.x = {tensor.bytes.data(), tensor.dtype, n, k, k},
+                         .encode_scale = &G,
+                         .shape = shape,
+                         .codes = expected.codes.data(),
+                         .block_scales = expected.block_scales.data(),
+                         .stats = &expected.stats});
+    std::vector<float> decoded(size_t(n * k));
+    reference::dequantize({.a = {expected.codes.data(), expected.block_scales.data(), shape},
+                           .decode_scale = expected.scale.decode(),
+                           .y = {decoded.data(), DType::f32, n, k, k}});
+    double signal = 0, noise = 0;
+    for (int64_t i = 0; i < n * k; i++) {
+        const double value = load_element(tensor.bytes.data(), tensor.dtype, i);
+        signal += value * value;
+        noise += (value - double(decoded[size_t(i)])) * (value - double(decoded[size_t(i)]));
+    }
+    expected.snr_db = 10 * std::log10(signal / noise);
+    return expected;
+}
+
+// Modules that run fused.
+std::vector<std::vector<std::string>> groups(bool separate) {
+    if (!separate)
+        return {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                {"self_attn.o_proj"},
+                {"mlp.gate_proj", "mlp.up_proj"},
+                {"mlp.down_proj"}};
+    std::vector<std::vector<std::string>> alone;
+    for (const auto& [name, shape] : TinyModel::linears()) alone.push_back({name});
+    return alone;
+}
+
+void expect_reference_bytes(const TinyModel& model, const Checkpoint& made, const QuantizeReport& report,
+                            bool separate) {
+    ASSERT_EQ(made.nvfp4().size(), TinyModel::linears().size());
+    ASSERT_EQ(report.layers.size(), TinyModel::linears().size());
+    QuantizeStats total;
+    for (const auto& group : groups(separate)) {
+        float amax = 0;
+        for (const std::string& name : group)
+            amax = std::max(amax, amax_of(model.tensors.at("model.layers.0." + name + ".weight")));
+        for (const std::string& name : group) {
+            SCOPED_TRACE(name);
+            const std::string module = "model.layers.0." + name;
+            const Expected expected = by_reference(model.tensors.at(module + ".weight"), amax);
+            const NvFp4Linear& linear = made.nvfp4().at(module);
+            EXPECT_EQ(linear.weight_scale.word(), expected.scale.word());
+            EXPECT_TRUE(std::equal(expected.codes.begin(), expected.codes.end(), linear.codes));
+            EXPECT_TRUE(
+                std::equal(expected.block_scales.begin(), expected.block_scales.end(), linear.block_scales));
+            const auto layer = std::find_if(report.layers.begin(), report.layers.end(),
+                                            [&](const LayerReport& row) { return row.module == module; });
+            ASSERT_NE(layer, report.layers.end());
+            EXPECT_EQ(layer->stats, expected.stats);
+            EXPECT_NEAR(layer->snr_db, expected.snr_db, 1e-9);  // the same FP64 terms in another order
+            total.values += expected.stats.values;
+            total.blocks += expected.stats.blocks;
+            total.clipped += expected.stats.clipped;
+            total.flushed += expected.stats.flushed;
+        }
+    }
+    EXPECT_EQ(report.stats, total);
+}
+
+TEST(QuantizeCheckpoint, WritesTheBytesOfTheReference) {
+    const TemporaryFolder folder;
+    int number = 0;
+    for (const DType type : {DType::bf16, DType::f16, DType::f32})
+        for (const bool separate : {false, true}) {
+            SCOPED_TRACE(testing::Message() << name_of(type) << (separate ? ", separate scales" : ""));
+            const std::string name = std::to_string(number++);
+            const TinyModel model = random_model(type, unsigned(number));
+            const auto source = open(model, folder / name);
+            const fs::path out = folder / (name + "-out");
+            const QuantizeReport report = quantize_checkpoint(
+                Context(2), *source, {}, out, {.scheme = Scheme::nvfp4a16, .separate_scales = separate});
+            const auto made = checkpoint::open_checkpoint(out);
+            EXPECT_EQ(made->scheme(), Scheme::nvfp4a16);
+            expect_reference_bytes(model, *made, report, separate);
+            for (const auto& [dense, tensor] : made->dense()) {
+                std::vector<uint8_t> buffer;
+                const auto& original = model.tensors.at(dense);
+                const int64_t rows = original.shape.size() < 2 ? 1 : original.shape[0];
+                EXPECT_EQ(tensor.dtype, type);
+                EXPECT_TRUE(std::equal(original.bytes.begin(), original.bytes.end(),
+                                       reinterpret_cast<const char*>(made->read(dense, 0, rows, buffer))))
+                    << dense;
+            }
+        }
+}
+
+TEST(QuantizeCheckpoint, TensorsLargerThanAPieceAreWhole) {
+    const TemporaryFolder folder;
+    const TinyModel model =
+        random_model(DType::bf16, 3, 3 * 32768 + 16);  // three million weights: two pieces each
+    const auto source = open(model, folder / "model");
+    int64_t last = 0, total = 0;
+    std::string stage;
+    const QuantizeReport report =
+        quantize_checkpoint(Context(2), *source, {}, folder / "out", {.scheme = Scheme::nvfp4a16},
+                            [&](std::string_view what, int64_t done, int64_t all) {
+                                if (stage == what) {
+                                    EXPECT_GT(done, last);
+                                    EXPECT_EQ(all, total);
+                                }
+                                stage = what;
+                                last = done;
+                                total = all;
+                            });
+    EXPECT_EQ(stage, "quantize");
+    EXPECT_EQ(last, total);
+    expect_reference_bytes(model, *checkpoint::open_checkpoint(folder / "out"), report, false);
+}
+
+TEST(QuantizeCheckpoint, InputScalesAreThoseOfTheCalibration) {
+    const TemporaryFolder folder;
+    const auto source = open(random_model(DType::bf16), folder / "model");
+    const Calibration calibration = some_calibration();
+    const QuantizeReport report = quantize_checkpoint(Context(1), *source, calibration, folder / "out", {});
+    const auto made = checkpoint::open_checkpoint(folder / "out");
+    EXPECT_EQ(made->scheme(), Scheme::nvfp4);
+    for (const auto& [module, linear] : made->nvfp4())
+        EXPECT_EQ(linear.input_scale->word(), 2688.0f / calibration.input_amax.at(module)) << module;
+    EXPECT_EQ(made->config().json, source->config().json);
+    EXPECT_EQ(report.output_bytes, made->weight_bytes());
+    EXPECT_EQ(report.source_bytes, source->weight_bytes());
+}
+
+TEST(QuantizeCheckpoint, NamesALayerThatTheCalibrationHasNotSeen) {
+    const TemporaryFolder folder;
+    const auto source = open(random_model(DType::bf16), folder / "model");
+    Calibration calibration = some_calibration();
+    calibration.input_amax.erase("model.layers.0.mlp.up_proj");
+    test::expect_error(ErrorKind::failure, "has not seen the input of model.layers.0.mlp.up_proj",
+                       [&] { quantize_checkpoint(Context(1), *source, calibration, folder / "out", {}); });
+    test::expect_error(ErrorKind::usage, "calibration",
+                       [&] { quantize_checkpoint(Context(1), *source, {}, folder / "out", {}); });
+    EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"model"});
+}
+
+TEST(QuantizeCheckpoint, StoppedAnywhereItLeavesNothing) {
+    const TemporaryFolder folder;
+    const auto source = open(random_model(DType::bf16), folder / "model");
+    for (int stop = 0;; stop++) {
+        int calls = 0;
+        bool stopped = false;
+        try {
+            quantize_checkpoint(Context(1), *source, {}, folder / "out", {.scheme = Scheme::nvfp4a16},
+                                [&](std::string_view, int64_t, int64_t) {
+                                    if (calls++ == stop) throw Error(ErrorKind::interrupted, "stop");
+                                });
+        } catch (const Error& error) {
+            EXPECT_EQ(error.kind(), ErrorKind::interrupted);
+            stopped = true;
+        }
+        if (!stopped) {
+            EXPECT_GT(stop, int(TinyModel::linears().size()));
+            break;
+        }
+        ASSERT_EQ(names_in(folder.path()), std::set<std::string>{"model"}) << "stopped at report " << stop;
+    }
+    EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"model", "out"}));
+}
+
+TEST(IgnorePatterns, MatchNamesExpressionsAndTheClass) {
+    EXPECT_TRUE(IgnorePatterns({"lm_head"}).matches("lm_head"));
+    EXPECT_FALSE(IgnorePatterns({"lm_head"}).matches("model.lm_head"));
+    EXPECT_TRUE(IgnorePatterns({"re:.*q_proj"}).matches("model.layers.0.self_attn.q_proj"));
+    EXPECT_TRUE(IgnorePatterns({"re:model"})
+                    .matches("model.layers.0.self_attn.q_proj"));  // from the start, not to the end
+    EXPECT_FALSE(IgnorePatterns({"re:q_proj"}).matches("model.layers.0.self_attn.q_proj"));
+    EXPECT_TRUE(IgnorePatterns({"x", "Linear"}).matches("model.layers.0.self_attn.q_proj"));
+    EXPECT_FALSE(IgnorePatterns({}).matches("lm_head"));
+    EXPECT_EQ(IgnorePatterns({"a", "re:b", "c"}).unused({"b1", "c"}), std::vector<std::string>{"a"});
+    test::expect_error(ErrorKind::usage, "--ignore", [] { IgnorePatterns({"re:("}); });
+}
+
+}  // namespace
+}  // namespace halfbyte::quantizer
