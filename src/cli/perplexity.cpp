@@ -1,7 +1,9 @@
 // halfbyte perplexity: a text through the source, the simulated file and the kernels, side by side.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "cli/command.h"
 #include "cli/model_files.h"
@@ -25,6 +27,14 @@ struct Row {
     std::optional<checkpoint::Scheme> scheme;
     std::unique_ptr<model::Decoder> decoder;
 };
+
+// "BF16": the types of the matrices, since F16 and F32 sources keep theirs.
+std::string weight_types(const checkpoint::Checkpoint& source) {
+    std::set<std::string_view> types;
+    for (const auto& [name, tensor] : source.dense())
+        if (tensor.shape.size() == 2) types.insert(name_of(tensor.dtype));
+    return fmt::format("{}", fmt::join(types, "/"));
+}
 
 // Which rows are wanted, in the order source, simulated, kernel.
 std::vector<std::string> choose_arithmetics(const Options& options, bool quantized) {
@@ -72,7 +82,7 @@ int run(Options options) {
         const bool is_source = arithmetic == "source";
         const checkpoint::Checkpoint& checkpoint = is_source && source ? *source : *file;
         rows.push_back({is_source ? "source-bf16" : arithmetic,
-                        is_source                   ? "source, BF16 weights"
+                        is_source ? fmt::format("source, {} weights", weight_types(checkpoint))
                         : arithmetic == "simulated" ? "exported file, simulated"
                                                     : "exported file, kernels",
                         checkpoint.scheme(),

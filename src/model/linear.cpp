@@ -7,7 +7,8 @@ namespace {
 
 class DenseLinear : public Linear {
   public:
-    DenseLinear(DenseWeight weight, std::vector<float> bias) : weight_(std::move(weight)), bias_(std::move(bias)) {}
+    DenseLinear(DenseWeight weight, std::vector<float> bias)
+        : weight_(std::move(weight)), bias_(std::move(bias)) {}
 
     void apply(const Context& context, LinearInput& input, float* y, int64_t y_stride) const override {
         const ConstMatrix w = weight_.matrix();
@@ -25,7 +26,8 @@ class DenseLinear : public Linear {
 // Both NVFP4 products through the kernels: W4A4 with an input scale, W4A16 without.
 class KernelLinear : public Linear {
   public:
-    KernelLinear(PackedWeight weight, float decode, std::optional<EncodeScale> input_scale, std::vector<float> bias)
+    KernelLinear(PackedWeight weight, float decode, std::optional<EncodeScale> input_scale,
+                 std::vector<float> bias)
         : weight_(std::move(weight)),
           column_decode_(size_t(weight_.n), decode),
           input_scale_(input_scale),
@@ -56,7 +58,8 @@ class KernelLinear : public Linear {
         const float encode_scale = input_scale_->encode();
         const NvFp4Shape shape = NvFp4Shape::of(input.rows, input.k);
         for (const LinearInput::Quantized& form : input.quantized)
-            if (form.encode_scale == encode_scale) return {form.codes.data(), form.block_scales.data(), shape};
+            if (form.encode_scale == encode_scale)
+                return {form.codes.data(), form.block_scales.data(), shape};
         LinearInput::Quantized& form = input.quantized.emplace_back();
         form.encode_scale = encode_scale;
         form.codes.resize(size_t(shape.code_bytes()));
@@ -95,10 +98,15 @@ std::unique_ptr<Linear> load_linear(const Context& context, const checkpoint::Ch
     const checkpoint::NvFp4Linear& weight = found->second;
     const std::optional<EncodeScale> input_scale =
         arithmetic == Arithmetic::w4a16 ? std::nullopt : weight.input_scale;
-    if (arithmetic == Arithmetic::simulated) return make_simulated_linear(weight, input_scale, std::move(bias));
-    return std::make_unique<KernelLinear>(
-        pack_weight(context, {weight.codes, weight.block_scales, NvFp4Shape::of(weight.n, weight.k)}),
-        weight.weight_scale.decode(), input_scale, std::move(bias));
+    std::unique_ptr<Linear> linear;
+    if (arithmetic == Arithmetic::simulated)
+        linear = make_simulated_linear(weight, input_scale, std::move(bias));
+    else
+        linear = std::make_unique<KernelLinear>(
+            pack_weight(context, {weight.codes, weight.block_scales, NvFp4Shape::of(weight.n, weight.k)}),
+            weight.weight_scale.decode(), input_scale, std::move(bias));
+    source.release(module);  // both have copies of their own
+    return linear;
 }
 
 }  // namespace halfbyte::model

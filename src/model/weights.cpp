@@ -11,11 +11,9 @@ DenseWeight::DenseWeight(const checkpoint::Checkpoint& source, const std::string
     rows_ = tensor.shape.size() == 2 ? tensor.shape[0] : 1;
     std::vector<uint8_t> buffer;
     mapped_ = source.read(name, 0, rows_, buffer);
-    const size_t bytes = size_t(rows_ * cols_) * size_of(type_);
-    if (!buffer.empty() && mapped_ == buffer.data())
-        owned_ = std::move(buffer);
-    else if (reinterpret_cast<uintptr_t>(mapped_) % size_of(type_) != 0)  // a file may place tensors at odd offsets
-        owned_.assign(mapped_, mapped_ + bytes);
+    if (buffer.empty() || mapped_ != buffer.data()) return;
+    owned_ = std::move(buffer);
+    source.release(name);
 }
 
 void DenseWeight::row_to_float(int64_t row, float* out) const {

@@ -1,6 +1,9 @@
 #include "quantizer/folder_readme.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
 
 #include "core/version.h"
 
@@ -9,8 +12,12 @@ namespace halfbyte::quantizer {
 std::string folder_readme(const checkpoint::Checkpoint& source, const QuantizeReport& report,
                           const std::optional<Calibration>& calibration, const QuantizeOptions& options) {
     const bool w4a4 = options.scheme == checkpoint::Scheme::nvfp4;
-    const std::string from_gguf =
-        source.path().extension() == ".gguf" ? ", weights dequantised from a GGUF" : "";
+    std::set<std::string> stored;  // types that are not kept as they are
+    for (const auto& [name, tensor] : source.dense())
+        if (const std::string format = source.stored_format(name); format.starts_with('Q'))
+            stored.insert(format);
+    const std::string dequantised =
+        stored.empty() ? "" : fmt::format(", weights dequantised from {}", fmt::join(stored, " and "));
     const auto path = std::filesystem::absolute(source.path() / "").lexically_normal().parent_path();
     std::string text = fmt::format(
         "# {0} in NVFP4\n\n"
@@ -21,7 +28,7 @@ std::string folder_readme(const checkpoint::Checkpoint& source, const QuantizeRe
         "* Weights: rounded to nearest with amax scales; {7} linear layers, {8:.2f} bits per weight in them, "
         "{9:.2f} in the\n"
         "  whole file.\n",
-        path.filename().string(), version, source.description(), from_gguf, name_of(options.scheme),
+        path.filename().string(), version, source.description(), dequantised, name_of(options.scheme),
         w4a4 ? "W4A4" : "W4A16", options.separate_scales ? "" : "; q/k/v and gate/up share one",
         report.layers.size(), report.quantized_bits_per_weight, report.bits_per_weight);
     if (w4a4)

@@ -20,6 +20,7 @@ class DemoModel(TestCase):
 
     def test_quantize_and_inspect(self):
         self.assertEqual(self.quantized.code, 0, self.quantized)
+        self.assertIn("weights dequantised from Q4_1 and Q8_0", (self.out / "README.md").read_text())
         report, seen = self.quantized.json(), self.json("inspect", self.out)
         self.assertEqual(report["source_bytes"], 2 * 134515008)  # counted as BF16
         self.assertEqual(report["quantized_layers"], 210)

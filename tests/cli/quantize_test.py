@@ -256,7 +256,7 @@ class Sources(QuantizeCase):
         out = self.work / "of-gguf"
         self.assert_nothing_new(out, ["README.md", "chat_template.jinja", "config.json", "generation_config.json",
                                       "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
-        self.assertIn("weights dequantised from a GGUF", (out / "README.md").read_text())
+        self.assertIn("from form.gguf (GGUF).", (out / "README.md").read_text())  # F16 is kept, not dequantised
         config = json.loads((out / "config.json").read_text())
         for key in ["architectures", "hidden_size", "num_key_value_heads", "vocab_size", "tie_word_embeddings"]:
             self.assertEqual(config[key], source.config[key])

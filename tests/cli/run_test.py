@@ -318,6 +318,11 @@ class Perplexity(Models):
                               rf"  exported file, simulated{number}KL \d\.\d{{4}} \+- \S+ +ratio \d\.\d{{4}} \+- \S+ +\S+ tokens/s\n"
                               rf"  exported file, kernels {number}KL .* tokens/s  \(same bits\)\n$")
 
+    def test_the_source_is_named_by_its_type(self):
+        half = TinyModel("F16").write(self.work / "half")
+        self.assertIn("  source, F16 weights ", self.ok("perplexity", "-m", half, "-f", self.text, "--windows", "1",
+                                                       "--window-size", "8").out)
+
     def test_which_rows(self):
         def rows(*options, **arguments):
             return [row["arithmetic"] for row in self.perplexity(*options, **arguments)["results"]]
