@@ -1,5 +1,6 @@
 """The demo's model, SmolLM2-135M-Instruct (weights dequantised from a 4-bit GGUF), from its GGUF to generated text."""
 
+import re
 import unittest
 
 import support
@@ -16,7 +17,7 @@ class DemoModel(TestCase):
         cls.out = cls.work / "out"
         cls.quantized = support.halfbyte("quantize", "-m", DEMO_MODEL, "-o", cls.out, "--scheme", "NVFP4", "--calibrate",
                                          DEMO_TEXT / "calibrate.txt", "--calibrate-tokens", "16" if SANITIZE else "256",
-                                         "--format", "json", "--quiet")
+                                         "--format", "json")
 
     def test_quantize_and_inspect(self):
         self.assertEqual(self.quantized.code, 0, self.quantized)
@@ -29,6 +30,13 @@ class DemoModel(TestCase):
         self.assertAlmostEqual(seen["bits_per_weight"], report["bits_per_weight"])
         self.assertTrue(20 < report["worst"][0]["snr_db"] < 22, report["worst"])
         self.assertEqual(self.json("inspect", DEMO_MODEL)["formats"], {"F32": 61, "Q4_1": 210, "Q8_0": 1})
+
+    def test_the_need_of_calibration_is_told_well(self):
+        if SANITIZE:
+            self.skipTest("a sanitizer's shadow memory is not the program's")
+        told = int(re.search(r"needs about (\d+) MiB", self.quantized.err).group(1)) << 20
+        peak = self.quantized.json()["peak_memory_bytes"]
+        self.assertTrue(0.7 * told < peak < told, f"{told} told, {peak} used")
 
     def test_the_export_and_the_gguf_have_one_tokenizer(self):
         text = "It's 2026: naïve café, a  1   22 🎉\n<|im_end|>"

@@ -583,6 +583,18 @@ class Interrupts(QuantizeCase):
             self.assert_nothing_new(self.work, ["model"])
         self.assertEqual(128 + signal.SIGINT, INTERRUPTED)
 
+    def test_the_calibration_is_stopped_too(self):
+        text = write_text(self.work / "text.txt", 60000)
+        process = subprocess.Popen([PROGRAM, *self.quantize(self.model, self.work / "out", "--calibrate", text,
+                                                            "--calibrate-tokens", "60000", scheme="NVFP4")],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertIn(b"calibration runs the source model", process.stderr.readline())
+        process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate(timeout=300)
+        self.assertEqual((process.returncode, printed, errors), (INTERRUPTED, b"", b"halfbyte: error: interrupted\n"))
+        text.unlink()
+        self.assert_nothing_new(self.work, ["model"])
+
     def test_an_ignored_signal_stays_ignored(self):
         code, _, errors = self.interrupted([signal.SIGHUP], ignored=signal.SIGHUP)
         self.assertEqual((code, errors), (OK, b""))

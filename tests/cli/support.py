@@ -16,11 +16,12 @@ import unittest
 from array import array
 from pathlib import Path
 
-PROGRAM = os.environ.get("HALFBYTE_PROGRAM", "")
+
 BUILD = Path(os.environ.get("HALFBYTE_BUILD_DIR", "build/release"))
 SANITIZE = os.environ.get("HALFBYTE_SANITIZE", "")
 DATA = Path(__file__).resolve().parent.parent / "data"
 REPOSITORY = DATA.parent.parent
+PROGRAM = os.environ.get("HALFBYTE_PROGRAM") or str(REPOSITORY / "build/release/halfbyte")
 DEMO_MODEL = Path(os.environ.get("HALFBYTE_DEMO_MODEL") or
                   REPOSITORY / "build/model/SmolLM2-135M-Instruct.Q4_1.gguf")
 DEMO_TEXT = Path(os.environ.get("HALFBYTE_DEMO_TEXT") or REPOSITORY / "build/text")
@@ -44,8 +45,10 @@ def halfbyte(*arguments, **options):
     """Runs the program; texts are bytes where an argument is bytes."""
     done = subprocess.run([PROGRAM, *map(os.fsencode, arguments)], stdin=subprocess.DEVNULL, capture_output=True,
                           timeout=600, **options)
-    return Result(done.returncode, done.stdout.decode("utf-8", "surrogateescape"),
-                  done.stderr.decode("utf-8", "surrogateescape"))
+    result = Result(done.returncode, done.stdout.decode("utf-8", "surrogateescape"),
+                    done.stderr.decode("utf-8", "surrogateescape"))
+    assert "Sanitizer" not in result.err and "runtime error:" not in result.err, result  # its exit code may be ours
+    return result
 
 
 class TestCase(unittest.TestCase):
