@@ -3,6 +3,6 @@
 set -eu
 cd "$(dirname "$0")/.."
 find include src tests bench -name '*.h' -o -name '*.cpp' | sort | xargs clang-format-19 --dry-run --Werror
-cmake --preset dev -DHALFBYTE_TESTS=ON -DHALFBYTE_BENCHMARKS=ON >/dev/null
+cmake --preset dev -DHALFBYTE_TESTS=ON -DHALFBYTE_BENCHMARKS=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
 find src -name '*.cpp' | sort | xargs -P "$(nproc)" -n 1 clang-tidy-19 --quiet -p build/dev
 echo "lint: clean"

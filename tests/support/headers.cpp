@@ -1,0 +1,1 @@
+// Nothing: its target carries the precompiled headers that the test programs share.
