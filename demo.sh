@@ -6,6 +6,7 @@ cd "$(dirname "$0")"
 need_packages $build_packages
 
 mkdir -p build
+[ -x build/release/halfbyte ] || echo "Building halfbyte, which takes a few minutes (log: build/demo-build.log)" >&2
 if ! { cmake --preset release -DHALFBYTE_TESTS=OFF -DHALFBYTE_BENCHMARKS=OFF && cmake --build --preset release \
     --target halfbyte; } >build/demo-build.log 2>&1; then
     cat build/demo-build.log >&2

@@ -23,8 +23,8 @@ std::vector<CpuLevelStatus> cpu_levels();  // lowest first
 
 class Context {
   public:
-    // threads = 0: as many as the process may use. No level: the best one. A level that the machine lacks is an Error
-    // (unsupported). A context serves one calling thread at a time.
+    // threads = 0: as many as the process may use. No level: the best one. A level that the machine lacks is
+    // an Error (unsupported). A context serves one calling thread at a time.
     explicit Context(int threads = 0, std::optional<CpuLevel> level = {});
     ~Context();
     Context(const Context&) = delete;

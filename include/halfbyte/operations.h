@@ -1,5 +1,6 @@
-// The operations and their arguments. Every backend takes these structs and gives the same bits (docs/numbers.md).
-// Strides are in elements; a row's bytes between its end and its stride are never written. Any size may be 0.
+// The operations and their arguments. Every backend takes these structs and gives the same bits
+// (docs/numbers.md). Strides are in elements; a row's bytes between its end and its stride are never written.
+// Any size may be 0.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +33,14 @@ struct NvFp4View {
 };
 
 struct QuantizeArgs {
-    ConstMatrix x;                          // [rows, k]
-    const float* encode_scale = nullptr;    // G: one number, or [rows] if scale_per_row
+    ConstMatrix x;                        // [rows, k]
+    const float* encode_scale = nullptr;  // G: one number, or [rows] if scale_per_row
     bool scale_per_row = false;
     Rounding rounding = Rounding::contract;
-    NvFp4Shape shape;                       // of the result; rows and k are x's
-    uint8_t* codes = nullptr;               // out [Rp, Kp/2], every byte written, padding as zero
-    uint8_t* block_scales = nullptr;        // out, shape.scale_bytes(), every byte written
-    QuantizeStats* stats = nullptr;         // added to if given
+    NvFp4Shape shape;                 // of the result; rows and k are x's
+    uint8_t* codes = nullptr;         // out [Rp, Kp/2], every byte written, padding as zero
+    uint8_t* block_scales = nullptr;  // out, shape.scale_bytes(), every byte written
+    QuantizeStats* stats = nullptr;   // added to if given
 };
 
 struct DequantizeArgs {
@@ -48,10 +49,12 @@ struct DequantizeArgs {
     Matrix y;                   // out [rows, k] = round_T(fl((code * SF) * D))
 };
 
-// W4A4 weights [N, K] as the CPU kernels read them: tiles of 16 rows, so that one vector holds one place of 16 outputs.
-// Tile t holds rows 16t..16t+15 (rows >= N as zeros); inside it block b of 16 elements occupies
-//   codes        128 bytes at ((t * blocks + b) * 128): byte 64h + 4r + j (h = 0, 1; r = 0..15; j = 0..3) holds the
-//                elements 8h + 2j (low nibble) and 8h + 2j + 1 (high) of row r, so a 512-bit vector has 16 rows
+// W4A4 weights [N, K] as the CPU kernels read them: tiles of 16 rows, so that one vector holds one place of
+// 16 outputs. Tile t holds rows 16t..16t+15 (rows >= N as zeros); inside it block b of 16 elements occupies
+//   codes        128 bytes at ((t * blocks + b) * 128): byte 64h + 4r + j (h = 0, 1; r = 0..15; j = 0..3)
+//   holds the
+//                elements 8h + 2j (low nibble) and 8h + 2j + 1 (high) of row r, so a 512-bit vector has 16
+//                rows
 //   block_scales  16 bytes at ((t * blocks + b) * 16): E4M3 of rows 0..15 of the tile
 // The inverse is exact for the logical codes and scales (cpu/packed_weight.h).
 struct PackedWeight {
@@ -61,23 +64,24 @@ struct PackedWeight {
     int64_t tiles() const { return (n + 15) / 16; }
 };
 
-// d[m,n] = round_T(fl(fl(acc * fl(row_decode[m] * column_decode[n])) + bias[n])), acc the contract's sum over blocks.
+// d[m,n] = round_T(fl(fl(acc * fl(row_decode[m] * column_decode[n])) + bias[n])), acc the contract's sum over
+// blocks.
 struct MatmulW4A4Args {
-    NvFp4View a;                             // [M, K], any layout
-    const PackedWeight* w = nullptr;         // [N, K]
-    const float* row_decode = nullptr;       // Da: one number, or [M] if row_decode_per_row
+    NvFp4View a;                        // [M, K], any layout
+    const PackedWeight* w = nullptr;    // [N, K]
+    const float* row_decode = nullptr;  // Da: one number, or [M] if row_decode_per_row
     bool row_decode_per_row = false;
-    const float* column_decode = nullptr;    // Dw: [N], so fused layers keep a scale for each part
-    const void* bias = nullptr;              // [N] of bias_type, or null
+    const float* column_decode = nullptr;  // Dw: [N], so fused layers keep a scale for each part
+    const void* bias = nullptr;            // [N] of bias_type, or null
     DType bias_type = DType::f32;
-    Matrix d;                                // out [M, N]
+    Matrix d;  // out [M, N]
 };
 
 // d[m,n] = round_T(fl(fl(sum32_k(x * (code * SF)) * column_decode[n]) + bias[n]))
 struct MatmulW4A16Args {
-    ConstMatrix x;                           // [M, K]
+    ConstMatrix x;  // [M, K]
     const PackedWeight* w = nullptr;
-    const float* column_decode = nullptr;    // Dw: [N]
+    const float* column_decode = nullptr;  // Dw: [N]
     const void* bias = nullptr;
     DType bias_type = DType::f32;
     Matrix d;
@@ -85,56 +89,58 @@ struct MatmulW4A16Args {
 
 // d[m,n] = round_T(fl(sum32_k(x * w) + bias[n])), w BF16, FP16 or FP32 (exact in FP32)
 struct MatmulDenseArgs {
-    ConstMatrix x;                           // [M, K]
-    ConstMatrix w;                           // [N, K]
+    ConstMatrix x;  // [M, K]
+    ConstMatrix w;  // [N, K]
     const void* bias = nullptr;
     DType bias_type = DType::f32;
     Matrix d;
 };
 
-// r = x, or r = fl(x + residual), written back to residual; i = fl(1 / fl(sqrt(fl(fl(sum32(r*r) / K) + eps))));
-// y = round_T(fl(fl(r * i) * w)). x and residual have the type of y; r is rounded to it before it is used.
+// r = x, or r = fl(x + residual), written back to residual; i = fl(1 / fl(sqrt(fl(fl(sum32(r*r) / K) +
+// eps)))); y = round_T(fl(fl(r * i) * w)). x and residual have the type of y; r is rounded to it before it is
+// used.
 struct RmsNormArgs {
-    ConstMatrix x;           // [rows, K]
-    Matrix residual;         // in and out [rows, K], or data = null
-    ConstMatrix weight;      // [1, K] BF16, FP16 or FP32
+    ConstMatrix x;       // [rows, K]
+    Matrix residual;     // in and out [rows, K], or data = null
+    ConstMatrix weight;  // [1, K] BF16, FP16 or FP32
     float epsilon = 0;
-    Matrix y;                // out [rows, K]; may be x's own memory
+    Matrix y;  // out [rows, K]; may be x's own memory
 };
 
 // y = round_T(fl(fl(gate / fl(1 + exp(-gate))) * up))
 struct SiluMulArgs {
-    ConstMatrix gate, up;    // [rows, K] of one type
-    Matrix y;                // out; may be the memory of gate or of up
+    ConstMatrix gate, up;  // [rows, K] of one type
+    Matrix y;              // out; may be the memory of gate or of up
 };
 
 // y_i = fl(e_i / sum32(e)), e_i = exp(fl(x_i - max x)); FP32
 struct SoftmaxArgs {
-    ConstMatrix x;           // [rows, K]
-    Matrix y;                // out; may be x's own memory
+    ConstMatrix x;  // [rows, K]
+    Matrix y;       // out; may be x's own memory
 };
 
 // Rotates pairs (i, i + d/2) of each head in place, FP32: the row t has position first_position + t.
 //   x_i' = fl(fl(x_i * cos) - fl(x_j * sin)), x_j' = fl(fl(x_j * cos) + fl(x_i * sin)), j = i + d/2
 struct RopeArgs {
-    Matrix x;                        // [T, heads * head_dim]
+    Matrix x;  // [T, heads * head_dim]
     int64_t heads = 0, head_dim = 0;
     int64_t first_position = 0;
-    const float* cos = nullptr;      // [positions, head_dim / 2]
+    const float* cos = nullptr;  // [positions, head_dim / 2]
     const float* sin = nullptr;
 };
 
-// Causal attention, FP32. Query row t has the absolute position first_position + t and sees positions 0 to its own.
+// Causal attention, FP32. Query row t has the absolute position first_position + t and sees positions 0 to
+// its own.
 //   s_i = fl(sum32(q * k_i) * fl(1 / sqrt(head_dim))); m = max s; e_i = exp(fl(s_i - m));
 //   o = fl(sum32 over positions of e_i * v_i / sum32(e))
 struct AttentionArgs {
-    ConstMatrix q;                       // [T, heads * head_dim]
-    const float* keys = nullptr;         // [first_position + T, kv_heads * head_dim]
-    const float* values = nullptr;       // the same shape
-    int64_t cache_stride = 0;            // elements from one position to the next
+    ConstMatrix q;                  // [T, heads * head_dim]
+    const float* keys = nullptr;    // [first_position + T, kv_heads * head_dim]
+    const float* values = nullptr;  // the same shape
+    int64_t cache_stride = 0;       // elements from one position to the next
     int64_t heads = 0, kv_heads = 0, head_dim = 0;
     int64_t first_position = 0;
-    Matrix o;                            // out [T, heads * head_dim]
+    Matrix o;  // out [T, heads * head_dim]
 };
 
 }  // namespace halfbyte

@@ -1,6 +1,7 @@
 #include "halfbyte/context.h"
 
 #include "backend/context_state.h"
+#include "cpu/kernels.h"
 
 namespace halfbyte {
 

@@ -2,8 +2,11 @@
 #pragma once
 
 #include "core/thread_pool.h"
-#include "cpu/kernels.h"
 #include "halfbyte/context.h"
+
+namespace halfbyte::cpu {
+struct Kernels;
+}
 
 namespace halfbyte {
 
@@ -13,6 +16,8 @@ struct Context::State {
     const cpu::Kernels* kernels;
 };
 
-inline ThreadPool& pool_of(const Context& context) { return context.state().pool; }
+inline ThreadPool& pool_of(const Context& context) {
+    return context.state().pool;
+}
 
 }  // namespace halfbyte

@@ -1,7 +1,9 @@
-// The door: every operation's arguments are checked here, once, and handed to the kernels of the context's level.
+// The door: every operation's arguments are checked here, once, and handed to the kernels of the context's
+// level.
 #include "backend/context_state.h"
 #include "core/check.h"
 #include "core/float_environment.h"
+#include "cpu/kernels.h"
 #include "cpu/packed_weight.h"
 #include "format/scale_layout.h"
 #include "halfbyte/context.h"
@@ -16,36 +18,41 @@ void check_matrix(const char* operation, const char* what, const M& matrix) {
     check(matrix.type == DType::f32 || matrix.type == DType::bf16 || matrix.type == DType::f16, usage,
           "{}: {} has type {}; BF16, F16 and F32 are possible", operation, what, name_of(matrix.type));
     check(matrix.rows >= 0 && matrix.cols >= 0 && matrix.stride >= matrix.cols, usage,
-          "{}: {} is [{}, {}] with a row stride of {}; sizes must not be negative, the stride not below the columns",
+          "{}: {} is [{}, {}] with a row stride of {}; sizes must not be negative, the stride not below the "
+          "columns",
           operation, what, matrix.rows, matrix.cols, matrix.stride);
-    check(matrix.data != nullptr || matrix.rows == 0 || matrix.cols == 0, usage, "{}: {} [{}, {}] has no data", operation,
-          what, matrix.rows, matrix.cols);
+    check(matrix.data != nullptr || matrix.rows == 0 || matrix.cols == 0, usage,
+          "{}: {} [{}, {}] has no data", operation, what, matrix.rows, matrix.cols);
 }
 
 template <typename M>
 void check_size(const char* operation, const char* what, const M& matrix, int64_t rows, int64_t cols) {
-    check(matrix.rows == rows && matrix.cols == cols, usage, "{}: {} is [{}, {}]; [{}, {}] is needed", operation, what,
-          matrix.rows, matrix.cols, rows, cols);
+    check(matrix.rows == rows && matrix.cols == cols, usage, "{}: {} is [{}, {}]; [{}, {}] is needed",
+          operation, what, matrix.rows, matrix.cols, rows, cols);
 }
 
 template <typename M>
 void check_f32(const char* operation, const char* what, const M& matrix) {
-    check(matrix.type == DType::f32, usage, "{}: {} has type {}; F32 is needed", operation, what, name_of(matrix.type));
+    check(matrix.type == DType::f32, usage, "{}: {} has type {}; F32 is needed", operation, what,
+          name_of(matrix.type));
 }
 
 void check_shape(const char* operation, const NvFp4Shape& shape) {
-    check(shape.rows >= 0 && shape.k >= 0, usage, "{}: shape [{}, {}]; sizes must not be negative", operation, shape.rows,
-          shape.k);
-    check(shape.padded_rows >= shape.rows, usage, "{}: padded_rows = {} is below rows = {}", operation, shape.padded_rows,
-          shape.rows);
+    check(shape.rows >= 0 && shape.k >= 0, usage, "{}: shape [{}, {}]; sizes must not be negative", operation,
+          shape.rows, shape.k);
+    check(shape.padded_rows >= shape.rows, usage, "{}: padded_rows = {} is below rows = {}", operation,
+          shape.padded_rows, shape.rows);
     check(shape.padded_k >= shape.k && shape.padded_k % 16 == 0, usage,
-          "{}: padded_k = {}; a multiple of 16 that is at least k = {} is needed", operation, shape.padded_k, shape.k);
+          "{}: padded_k = {}; a multiple of 16 that is at least k = {} is needed", operation, shape.padded_k,
+          shape.k);
 }
 
 void check_view(const char* operation, const char* what, const NvFp4View& view) {
     check_shape(operation, view.shape);
-    check((view.codes != nullptr && view.block_scales != nullptr) || view.shape.rows == 0 || view.shape.k == 0, usage,
-          "{}: {} [{}, {}] has no codes or no block scales", operation, what, view.shape.rows, view.shape.k);
+    check(
+        (view.codes != nullptr && view.block_scales != nullptr) || view.shape.rows == 0 || view.shape.k == 0,
+        usage, "{}: {} [{}, {}] has no codes or no block scales", operation, what, view.shape.rows,
+        view.shape.k);
 }
 
 void check_weight(const char* operation, const PackedWeight* w, int64_t k, int64_t n) {
@@ -57,10 +64,13 @@ void check_weight(const char* operation, const PackedWeight* w, int64_t k, int64
           usage, "{}: the packed weight [{}, {}] is incomplete", operation, w->n, w->k);
 }
 
-void check_output(const char* operation, const Matrix& d, int64_t rows, const float* column_decode, DType bias_type) {
+void check_output(const char* operation, const Matrix& d, int64_t rows, const float* column_decode,
+                  DType bias_type) {
     check_matrix(operation, "d", d);
-    check(d.rows == rows, usage, "{}: the activations have {} rows, the output has {}", operation, rows, d.rows);
-    check(column_decode != nullptr || d.cols == 0, usage, "{}: no decode scale for the {} columns", operation, d.cols);
+    check(d.rows == rows, usage, "{}: the activations have {} rows, the output has {}", operation, rows,
+          d.rows);
+    check(column_decode != nullptr || d.cols == 0, usage, "{}: no decode scale for the {} columns", operation,
+          d.cols);
     check(bias_type == DType::f32 || bias_type == DType::bf16 || bias_type == DType::f16, usage,
           "{}: the bias has type {}; BF16, F16 and F32 are possible", operation, name_of(bias_type));
 }
@@ -113,11 +123,12 @@ void matmul_dense(const Context& context, const MatmulDenseArgs& args) {
     check_matrix("matmul_dense", "x", args.x);
     check_matrix("matmul_dense", "w", args.w);
     check_matrix("matmul_dense", "d", args.d);
-    check(args.w.cols == args.x.cols, usage, "matmul_dense: activations have K = {}, the weight has K = {}", args.x.cols,
-          args.w.cols);
+    check(args.w.cols == args.x.cols, usage, "matmul_dense: activations have K = {}, the weight has K = {}",
+          args.x.cols, args.w.cols);
     check_size("matmul_dense", "d", args.d, args.x.rows, args.w.rows);
-    check(args.bias_type == DType::f32 || args.bias_type == DType::bf16 || args.bias_type == DType::f16, usage,
-          "matmul_dense: the bias has type {}; BF16, F16 and F32 are possible", name_of(args.bias_type));
+    check(args.bias_type == DType::f32 || args.bias_type == DType::bf16 || args.bias_type == DType::f16,
+          usage, "matmul_dense: the bias has type {}; BF16, F16 and F32 are possible",
+          name_of(args.bias_type));
     kernels(context).matmul_dense(pool_of(context), args);
 }
 
@@ -132,8 +143,9 @@ void rms_norm(const Context& context, const RmsNormArgs& args) {
     if (args.residual.data != nullptr) {
         check_matrix("rms_norm", "residual", args.residual);
         check_size("rms_norm", "residual", args.residual, args.x.rows, args.x.cols);
-        check(args.residual.type == args.x.type, usage, "rms_norm: x has type {}, the residual {}; one type is needed",
-              name_of(args.x.type), name_of(args.residual.type));
+        check(args.residual.type == args.x.type, usage,
+              "rms_norm: x has type {}, the residual {}; one type is needed", name_of(args.x.type),
+              name_of(args.residual.type));
     }
     kernels(context).rms_norm(pool_of(context), args);
 }
@@ -144,8 +156,9 @@ void silu_mul(const Context& context, const SiluMulArgs& args) {
     check_matrix("silu_mul", "y", args.y);
     check_size("silu_mul", "up", args.up, args.gate.rows, args.gate.cols);
     check_size("silu_mul", "y", args.y, args.gate.rows, args.gate.cols);
-    check(args.gate.type == args.up.type, usage, "silu_mul: gate has type {}, up has type {}; one type is needed",
-          name_of(args.gate.type), name_of(args.up.type));
+    check(args.gate.type == args.up.type, usage,
+          "silu_mul: gate has type {}, up has type {}; one type is needed", name_of(args.gate.type),
+          name_of(args.up.type));
     kernels(context).silu_mul(pool_of(context), args);
 }
 
@@ -161,11 +174,13 @@ void softmax(const Context& context, const SoftmaxArgs& args) {
 void rope(const Context& context, const RopeArgs& args) {
     check_matrix("rope", "x", args.x);
     check_f32("rope", "x", args.x);
-    check(args.heads >= 0 && args.head_dim >= 2 && args.head_dim % 2 == 0 && args.x.cols == args.heads * args.head_dim,
-          usage, "rope: x has {} columns, {} heads of {}; heads * head_dim columns and an even head_dim are needed",
+    check(args.heads >= 0 && args.head_dim >= 2 && args.head_dim % 2 == 0 &&
+              args.x.cols == args.heads * args.head_dim,
+          usage,
+          "rope: x has {} columns, {} heads of {}; heads * head_dim columns and an even head_dim are needed",
           args.x.cols, args.heads, args.head_dim);
-    check(args.first_position >= 0 && ((args.cos != nullptr && args.sin != nullptr) || args.x.rows == 0), usage,
-          "rope: first_position = {}, or no table", args.first_position);
+    check(args.first_position >= 0 && ((args.cos != nullptr && args.sin != nullptr) || args.x.rows == 0),
+          usage, "rope: first_position = {}, or no table", args.first_position);
     kernels(context).rope(pool_of(context), args);
 }
 
@@ -175,14 +190,15 @@ void attention(const Context& context, const AttentionArgs& args) {
     check_f32("attention", "q", args.q);
     check_f32("attention", "o", args.o);
     check(args.kv_heads > 0 && args.heads > 0 && args.heads % args.kv_heads == 0 && args.head_dim > 0, usage,
-          "attention: {} heads over {} key-value heads of {}; a multiple is needed", args.heads, args.kv_heads,
-          args.head_dim);
+          "attention: {} heads over {} key-value heads of {}; a multiple is needed", args.heads,
+          args.kv_heads, args.head_dim);
     check_size("attention", "q", args.q, args.q.rows, args.heads * args.head_dim);
     check_size("attention", "o", args.o, args.q.rows, args.heads * args.head_dim);
     check(args.first_position >= 0 && args.cache_stride >= args.kv_heads * args.head_dim, usage,
-          "attention: first_position = {}, cache stride {}; a stride of at least {} is needed", args.first_position,
-          args.cache_stride, args.kv_heads * args.head_dim);
-    check((args.keys != nullptr && args.values != nullptr) || args.q.rows == 0, usage, "attention: no keys or no values");
+          "attention: first_position = {}, cache stride {}; a stride of at least {} is needed",
+          args.first_position, args.cache_stride, args.kv_heads * args.head_dim);
+    check((args.keys != nullptr && args.values != nullptr) || args.q.rows == 0, usage,
+          "attention: no keys or no values");
     kernels(context).attention(pool_of(context), args);
 }
 

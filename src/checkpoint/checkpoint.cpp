@@ -1,5 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
+#include <fstream>
+
 #include "checkpoint/open.h"
 #include "core/check.h"
 #include "core/float_environment.h"
@@ -15,8 +17,10 @@ std::unique_ptr<Checkpoint> open_checkpoint(const std::filesystem::path& path) {
     check(is_there(path), ErrorKind::failure, "{}: no such file or folder", path.string());
     std::error_code ignored;
     if (std::filesystem::is_directory(path, ignored)) return open_hf_folder(path);
-    check(path.extension() == ".gguf", ErrorKind::failure,
-          "{}: neither a folder nor a .gguf file; of a Hugging Face model give the folder", path.string());
+    char magic[4] = {};
+    std::ifstream(path, std::ios::binary).read(magic, 4);
+    check(path.extension() == ".gguf" || std::string_view(magic, 4) == "GGUF", ErrorKind::failure,
+          "{}: neither a folder nor a GGUF file; of a Hugging Face model give the folder", path.string());
     return open_gguf(path);
 }
 

@@ -59,7 +59,7 @@ void check_nvfp4_arguments(const Json& arguments, const std::string& where, cons
 }
 
 bool says_nothing(const Json* value) {
-    return value == nullptr || (value->is_object() && value->empty());
+    return value == nullptr || ((value->is_object() || value->is_array()) && value->empty());
 }
 
 std::string label(const TensorView& tensor) {
@@ -206,8 +206,7 @@ CompressedTensorsConfig::CompressedTensorsConfig(const Json& json, const fs::pat
 
     if (const Json* transform = find(json, "transform_config"); !says_nothing(transform)) {
         const auto groups = transform->is_object() ? transform->find("config_groups") : transform->end();
-        const bool empty = transform->is_object() && transform->size() == 1 && groups != transform->end() &&
-                           says_nothing(&*groups);
+        const bool empty = transform->size() == 1 && groups != transform->end() && says_nothing(&*groups);
         check(empty, ErrorKind::unsupported,
               "{}: transform_config is not empty: this checkpoint was made with rotations, which are not "
               "supported yet",

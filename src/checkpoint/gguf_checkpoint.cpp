@@ -197,7 +197,10 @@ class GgufCheckpoint final : public Checkpoint {
     // config.json as transformers would write it, from the metadata.
     Json make_config(const std::string& where, Json& generation) const {
         const int64_t hidden = integer("embedding_length"), heads = integer("attention.head_count");
-        const int64_t head_dim = integer("attention.key_length", heads > 0 ? hidden / heads : 0);
+        check(heads > 0 && hidden > 0, ErrorKind::malformed,
+              "{}: llama.attention.head_count is {} and llama.embedding_length {}; both must be positive",
+              where, heads, hidden);
+        const int64_t head_dim = integer("attention.key_length", hidden / heads);
         check(integer("attention.value_length", head_dim) == head_dim, ErrorKind::unsupported,
               "{}: values of a size other than the keys' {} are not supported", where, head_dim);
         check(integer("rope.dimension_count", head_dim) == head_dim, ErrorKind::unsupported,

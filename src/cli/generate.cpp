@@ -31,7 +31,7 @@ Prompt make_prompt(const Options& options, const checkpoint::Checkpoint& source,
     if (!options.ignore_eos)
         for (const int64_t id : source.config().eos_ids) prompt.stop.push_back(int32_t(id));
     if (!options.chat) {
-        prompt.tokens = tokenizer.encode(options.prompt, !options.raw);
+        prompt.tokens = encode(source, tokenizer, options.prompt, !options.raw);
         return prompt;
     }
     const auto chat = model::recognise_chat_template(source.companions().chat_template);
@@ -43,7 +43,7 @@ Prompt make_prompt(const Options& options, const checkpoint::Checkpoint& source,
     std::vector<model::ChatMessage> messages;
     if (options.system) messages.push_back({"system", *options.system});
     messages.push_back({"user", options.prompt});
-    prompt.tokens = tokenizer.encode(chat->render(messages, true), false);
+    prompt.tokens = encode(source, tokenizer, chat->render(messages, true), false);
     if (const auto end = tokenizer.id_of(chat->end_token); end && !options.ignore_eos)
         prompt.stop.push_back(*end);
     return prompt;
@@ -74,7 +74,8 @@ int run(Options options) {
                  {.max_tokens = options.max_tokens, .stop = prompt.stop, .sampler = options.sampler},
                  [&](int32_t token) {
                      stop_if_interrupted();
-                     print(stream.add(tokenizer.decode(std::span(&token, 1))));
+                     // Embeddings are often padded: such an id stands for no text.
+                     if (tokenizer.contains(token)) print(stream.add(tokenizer.decode(std::span(&token, 1))));
                  });
     print(stream.finish());
     if (options.common.json()) {

@@ -64,6 +64,13 @@ std::string shape_text(const std::vector<int64_t>& shape) {
     return "[" + text + "]";
 }
 
+// A name out of a file as it is, unless it holds what a terminal could obey.
+std::string printable(const std::string& name) {
+    const bool plain =
+        std::all_of(name.begin(), name.end(), [](unsigned char c) { return c >= 32 && c < 127; });
+    return plain ? name : checkpoint::quote(name);
+}
+
 int run(const Options& options) {
     const auto file = checkpoint::open_checkpoint(options.path);
     std::vector<TensorRow> rows;
@@ -117,7 +124,7 @@ int run(const Options& options) {
     for (const auto& [format, count] : formats)
         counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count,
                               format == "NVFP4" ? "NVFP4 linears" : format + " tensors");
-    fmt::print("{}: {}, {}\n", options.path, file->config().architecture, file->description());
+    fmt::print("{}: {}, {}\n", options.path, printable(file->config().architecture), file->description());
     fmt::print("{}; {} parameters in {}, {:.2f} bits per weight\n", counts, parameters,
                mebibytes(file->file_bytes()), bits);
     if (!file->nvfp4().empty()) {
@@ -129,7 +136,7 @@ int run(const Options& options) {
     }
     if (options.tensors)
         for (const TensorRow& row : rows)
-            fmt::print("  {:<6} {:<16} {}\n", row.format, shape_text(row.shape), row.name);
+            fmt::print("  {:<6} {:<16} {}\n", row.format, shape_text(row.shape), printable(row.name));
     return 0;
 }
 

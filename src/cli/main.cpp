@@ -60,6 +60,7 @@ CLI::App* add_command(CLI::App& program, const std::string& name, const std::str
                       const std::string& examples, CommonOptions& common) {
     CLI::App* command = program.add_subcommand(name, description);
     command->footer("Examples:\n" + examples);
+    command->set_version_flag("--version", "halfbyte " + std::string(version));
     const std::string group = "Common options";
     command
         ->add_option("--threads", common.threads, "Threads to use; all that the process may use by default")

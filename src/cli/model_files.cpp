@@ -12,4 +12,17 @@ model::Tokenizer load_tokenizer(const checkpoint::Checkpoint& source) {
     return model::Tokenizer(files.tokenizer, folder ? source.path() / "tokenizer.json" : source.path());
 }
 
+std::vector<int32_t> encode(const checkpoint::Checkpoint& source, const model::Tokenizer& tokenizer,
+                            const std::string& text, bool add_special) {
+    std::vector<int32_t> ids = tokenizer.encode(text, add_special);
+    const int64_t vocabulary =
+        source.config().vocab_size;  // 0 for an architecture that is known by name only
+    for (const int32_t id : ids)
+        check(vocabulary == 0 || id < vocabulary, ErrorKind::malformed,
+              "{}: the tokenizer gives the id {}, the model has a vocabulary of {}; they do not belong "
+              "together",
+              source.path().string(), id, vocabulary);
+    return ids;
+}
+
 }  // namespace halfbyte::cli

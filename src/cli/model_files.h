@@ -13,4 +13,9 @@ namespace halfbyte::cli {
 // Error (unsupported) with the reason if the checkpoint has none that can be used.
 model::Tokenizer load_tokenizer(const checkpoint::Checkpoint& source);
 
+// The ids of a text. Error (malformed) if the tokenizer gives an id that the model's vocabulary does not
+// have.
+std::vector<int32_t> encode(const checkpoint::Checkpoint& source, const model::Tokenizer& tokenizer,
+                            const std::string& text, bool add_special);
+
 }  // namespace halfbyte::cli

@@ -69,10 +69,13 @@ int run(Options options) {
     if (options.bos) {
         check(file->config().bos_id.has_value(), ErrorKind::usage, "--bos: {} names no BOS token",
               options.model);
+        check(*file->config().bos_id >= 0 && *file->config().bos_id < file->config().vocab_size,
+              ErrorKind::malformed, "{}: bos_token_id is {}, the vocabulary has {} tokens", options.model,
+              *file->config().bos_id, file->config().vocab_size);
         options.perplexity.bos = int32_t(*file->config().bos_id);
     }
     options.perplexity.second_half = options.scoring == "second-half";
-    const std::vector<int32_t> ids = tokenizer.encode(text, false);
+    const std::vector<int32_t> ids = encode(*file, tokenizer, text, false);
 
     const auto context = make_context(options.common);
     const Progress progress = make_progress(options.common);

@@ -65,7 +65,7 @@ std::string other_options(const Options& options) {
 quantizer::Calibration calibrate(const Options& options, const Context& context,
                                  const checkpoint::Checkpoint& source, const Progress& progress) {
     constexpr int64_t window = 512;
-    std::vector<int32_t> ids = load_tokenizer(source).encode(read_text(options.calibrate), false);
+    std::vector<int32_t> ids = encode(source, load_tokenizer(source), read_text(options.calibrate), false);
     check(int64_t(ids.size()) >= options.calibrate_tokens, ErrorKind::usage,
           "--calibrate {}: the text has {} tokens, --calibrate-tokens asks for {}", options.calibrate,
           ids.size(), options.calibrate_tokens);
@@ -119,9 +119,12 @@ void print_report(const Options& options, const quantizer::QuantizeReport& repor
                     {"warnings", report.warnings}});
         return;
     }
-    fmt::print("{} -> {} {} ({}), {:.1f} s, peak memory {}\n", mebibytes(report.source_bytes),
-               mebibytes(report.output_bytes), options.scheme, options.scheme == "NVFP4" ? "W4A4" : "W4A16",
-               seconds, mebibytes(peak_memory_bytes()));
+    std::string source_types;
+    for (const std::string& type : report.source_types)
+        source_types += (source_types.empty() ? "" : "/") + type;
+    fmt::print("{} {} -> {} {} ({}), {:.1f} s, peak memory {}\n", mebibytes(report.source_bytes),
+               source_types, mebibytes(report.output_bytes), options.scheme,
+               options.scheme == "NVFP4" ? "W4A4" : "W4A16", seconds, mebibytes(peak_memory_bytes()));
     fmt::print(
         "{} linear layers with {:.2f} bits per weight, {} other tensors; {:.2f} bits per weight in all\n",
         report.layers.size(), report.quantized_bits_per_weight, report.dense_tensors, report.bits_per_weight);
@@ -159,6 +162,13 @@ int run(const Options& options) {
     const auto context = make_context(options.common);
     const Progress progress = make_progress(options.common);
     quantizer::check_request(*source, options.output, request);
+    // It goes into the new folder, so a broken one is found now; one that halfbyte cannot run is copied as it
+    // is.
+    try {
+        if (!source->companions().tokenizer.empty()) load_tokenizer(*source);
+    } catch (const Error& error) {
+        if (error.kind() != ErrorKind::unsupported) throw;
+    }
     std::optional<quantizer::Calibration> calibration;
     if (!options.calibrate.empty()) calibration = calibrate(options, *context, *source, progress);
 

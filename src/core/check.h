@@ -1,4 +1,5 @@
-// check(condition, kind, format, values...): throws Error with a text that is only built when the check fails.
+// check(condition, kind, format, values...): throws Error with a text that is only built when the check
+// fails.
 #pragma once
 
 #include <fmt/format.h>

@@ -25,7 +25,8 @@ inline void store_element(void* data, DType type, int64_t index, float value) {
         std::memcpy(static_cast<char*>(data) + index * 4, &value, 4);
         return;
     }
-    const uint16_t bits = type == DType::bf16 ? round_to<BFloat16>(value).bits : round_to<Float16>(value).bits;
+    const uint16_t bits =
+        type == DType::bf16 ? round_to<BFloat16>(value).bits : round_to<Float16>(value).bits;
     std::memcpy(static_cast<char*>(data) + index * 2, &bits, 2);
 }
 

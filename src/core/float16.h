@@ -13,9 +13,13 @@ struct Float16 {
     uint16_t bits;
 };
 
-constexpr float to_float(float value) { return value; }
+constexpr float to_float(float value) {
+    return value;
+}
 
-constexpr float to_float(BFloat16 value) { return std::bit_cast<float>(uint32_t(value.bits) << 16); }
+constexpr float to_float(BFloat16 value) {
+    return std::bit_cast<float>(uint32_t(value.bits) << 16);
+}
 
 constexpr float to_float(Float16 value) {
     const uint32_t sign = uint32_t(value.bits & 0x8000) << 16;
@@ -47,7 +51,8 @@ constexpr Float16 round_to<Float16>(float value) {
     const uint16_t sign = uint16_t(bits >> 16 & 0x8000);
     if (magnitude > 0x7F800000) return {uint16_t(sign | 0x7E00)};
     if (magnitude >= 0x477FF000) return {uint16_t(sign | 0x7C00)};  // 65520 and above become infinity
-    if (magnitude < 0x38800000) {  // below 2^-14: adding 1/2 makes the FP32 unit 2^-24, the FP16 subnormal unit
+    if (magnitude <
+        0x38800000) {  // below 2^-14: adding 1/2 makes the FP32 unit 2^-24, the FP16 subnormal unit
         const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
         return {uint16_t(sign | (std::bit_cast<uint32_t>(shifted) - 0x3F000000))};
     }

@@ -1,5 +1,5 @@
-// Round to nearest and no flushing of subnormals, whatever the caller has set; restored at the end of the scope.
-// Every public call and every worker thread runs inside one.
+// Round to nearest and no flushing of subnormals, whatever the caller has set; restored at the end of the
+// scope. Every public call and every worker thread runs inside one.
 #pragma once
 
 #include <cfenv>

@@ -19,7 +19,8 @@ class MappedFile {
     std::span<const uint8_t> bytes() const { return {data_, size_}; }
     const std::filesystem::path& path() const { return path_; }
 
-    // The pages that lie wholly inside `range` (a part of bytes()) leave this process; touching them reads them again.
+    // The pages that lie wholly inside `range` (a part of bytes()) leave this process; touching them reads
+    // them again.
     void release(std::span<const uint8_t> range) const;
 
   private:

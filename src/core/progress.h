@@ -1,4 +1,5 @@
-// Long work reports here. The receiver may throw Error (interrupted) to stop it; the library itself prints nothing.
+// Long work reports here. The receiver may throw Error (interrupted) to stop it; the library itself prints
+// nothing.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// A small pool: parallel_for cuts [0, count) into pieces that idle threads take one after the other. Which thread runs
-// a piece never changes a result. The calling thread takes part; with one thread everything runs in it.
+// A small pool: parallel_for cuts [0, count) into pieces that idle threads take one after the other. Which
+// thread runs a piece never changes a result. The calling thread takes part; with one thread everything runs
+// in it.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ class ThreadPool {
 
     int threads() const;
 
-    // Calls body(begin, end) for pieces of at most `grain` items that cover [0, count); returns when all are done.
-    // The first exception of a piece is thrown again here; pieces not yet started are then dropped.
+    // Calls body(begin, end) for pieces of at most `grain` items that cover [0, count); returns when all are
+    // done. The first exception of a piece is thrown again here; pieces not yet started are then dropped.
     // Must not be called from inside a body.
     void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 

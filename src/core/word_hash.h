@@ -1,5 +1,6 @@
-// The 64-bit hash of logits: FNV-1a over 32-bit words. h starts at 0xCBF29CE484222325; for each FP32, in order,
-// h = (h xor bits) * 0x100000001B3 mod 2^64, where bits is its IEEE-754 pattern as an unsigned 32-bit number.
+// The 64-bit hash of logits: FNV-1a over 32-bit words. h starts at 0xCBF29CE484222325; for each FP32, in
+// order, h = (h xor bits) * 0x100000001B3 mod 2^64, where bits is its IEEE-754 pattern as an unsigned 32-bit
+// number.
 #pragma once
 
 #include <bit>

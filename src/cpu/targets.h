@@ -1,17 +1,10 @@
-// Which of Highway's targets are built. Included by every kernel file before anything of Highway:
-// scalar = EMU128 (plain C++ loops), avx2 = AVX2, avx512 = AVX3 (a file that uses VNNI adds it to the target
-// string). On other processors only EMU128 is built; NEON will be taken off the list of disabled targets
-// here.
+// The levels as Highway's targets: scalar = EMU128, avx2 = AVX2, avx512 = AVX3 (a file that uses VNNI adds it
+// to the target string). On other processors only EMU128 is built.
 #pragma once
 
-#define HWY_BASELINE_TARGETS HWY_EMU128
-#define HWY_DISABLED_TARGETS (~(HWY_EMU128 | HWY_AVX2 | HWY_AVX3))
-// Highway avoids EMU128 below g++ 12.3 because of a wrong vectorisation of a high product (PR 106322); none
-// is used.
-#define HWY_BROKEN_EMU128 0
-#include <hwy/detect_targets.h>
-
 #include <array>
+
+#include "core/highway_targets.h"
 
 namespace halfbyte::cpu {
 

@@ -10,7 +10,9 @@ namespace halfbyte {
 inline constexpr float e2m1_values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                           -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
-constexpr float decode_e2m1(uint8_t code) { return e2m1_values[code & 15]; }
+constexpr float decode_e2m1(uint8_t code) {
+    return e2m1_values[code & 15];
+}
 
 // Nearest even, saturating at +-6, sign of zero kept; NaN of either sign becomes code 7.
 constexpr uint8_t encode_e2m1(float value) {

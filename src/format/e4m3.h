@@ -1,4 +1,5 @@
-// E4M3 (float8_e4m3fn): bias 7, largest value 448 = 0x7E, subnormal step 2^-9, NaN 0x7F and 0xFF, no infinities.
+// E4M3 (float8_e4m3fn): bias 7, largest value 448 = 0x7E, subnormal step 2^-9, NaN 0x7F and 0xFF, no
+// infinities.
 #pragma once
 
 #include <bit>

@@ -8,7 +8,8 @@
 namespace halfbyte {
 
 static void check_scale(const char* sense, float word, float reciprocal) {
-    check(std::isfinite(word) && word > 0 && std::isfinite(reciprocal) && reciprocal > 0, ErrorKind::malformed,
+    check(std::isfinite(word) && word > 0 && std::isfinite(reciprocal) && reciprocal > 0,
+          ErrorKind::malformed,
           "global scale ({}): {} given; it and its reciprocal must be finite and positive", sense, word);
 }
 

@@ -14,8 +14,8 @@ namespace halfbyte {
 inline constexpr int nvfp4_block = 16;
 inline constexpr float one_sixth = std::bit_cast<float>(0x3E2AAAABu);
 
-// A NaN adds nothing to amax and gets code 7, also in a block whose scale is 0; an infinity makes the scale 448 and
-// gets +-6. A scale of 0 is kept, and the codes are then zeros with the signs of the values.
+// A NaN adds nothing to amax and gets code 7, also in a block whose scale is 0; an infinity makes the scale
+// 448 and gets +-6. A scale of 0 is kept, and the codes are then zeros with the signs of the values.
 inline uint8_t quantize_nvfp4_block(const float values[nvfp4_block], float G, Rounding rounding,
                                     uint8_t codes[nvfp4_block], QuantizeStats* stats = nullptr) {
     float amax = 0.0f;

@@ -7,7 +7,9 @@
 
 namespace halfbyte {
 
-constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
 
 struct ScalePosition {
     int64_t row, block;
@@ -19,16 +21,18 @@ constexpr int64_t scale_offset(ScaleLayout layout, int64_t row, int64_t block, i
     const int64_t tiles_per_row = (blocks_per_row + 3) / 4;
     switch (layout) {
         case ScaleLayout::tiled_128x4:
-            return ((row / 128) * tiles_per_row + block / 4) * 512 + (row % 32) * 16 + (row / 32 % 4) * 4 + block % 4;
+            return ((row / 128) * tiles_per_row + block / 4) * 512 + (row % 32) * 16 + (row / 32 % 4) * 4 +
+                   block % 4;
         case ScaleLayout::tiled_8x4:
             return ((row / 8) * tiles_per_row + block / 4) * 32 + (row % 8) * 4 + block % 4;
-        case ScaleLayout::linear: break;
+        case ScaleLayout::linear:
+            break;
     }
     return row * blocks_per_row + block;
 }
 
-// The inverse, for every offset below scale_bytes(). In a tiled layout the row may lie beyond padded_rows and the
-// block beyond blocks_per_row: that byte is tile padding.
+// The inverse, for every offset below scale_bytes(). In a tiled layout the row may lie beyond padded_rows and
+// the block beyond blocks_per_row: that byte is tile padding.
 constexpr ScalePosition scale_position(ScaleLayout layout, int64_t offset, int64_t blocks_per_row) {
     const int64_t tiles_per_row = (blocks_per_row + 3) / 4;
     switch (layout) {
@@ -41,7 +45,8 @@ constexpr ScalePosition scale_position(ScaleLayout layout, int64_t offset, int64
             const int64_t tile = offset / 32, inside = offset % 32;
             return {tile / tiles_per_row * 8 + inside / 4, tile % tiles_per_row * 4 + inside % 4};
         }
-        case ScaleLayout::linear: break;
+        case ScaleLayout::linear:
+            break;
     }
     return {offset / blocks_per_row, offset % blocks_per_row};
 }
@@ -49,9 +54,12 @@ constexpr ScalePosition scale_position(ScaleLayout layout, int64_t offset, int64
 // Bytes of a scale buffer, tile padding included.
 constexpr int64_t scale_buffer_bytes(ScaleLayout layout, int64_t padded_rows, int64_t blocks_per_row) {
     switch (layout) {
-        case ScaleLayout::tiled_128x4: return round_up(padded_rows, 128) * round_up(blocks_per_row, 4);
-        case ScaleLayout::tiled_8x4: return round_up(padded_rows, 8) * round_up(blocks_per_row, 4);
-        case ScaleLayout::linear: break;
+        case ScaleLayout::tiled_128x4:
+            return round_up(padded_rows, 128) * round_up(blocks_per_row, 4);
+        case ScaleLayout::tiled_8x4:
+            return round_up(padded_rows, 8) * round_up(blocks_per_row, 4);
+        case ScaleLayout::linear:
+            break;
     }
     return padded_rows * blocks_per_row;
 }

@@ -8,7 +8,8 @@ namespace {
 
 struct Family {
     std::string_view architecture;  // of config.json
-    std::unique_ptr<Decoder> (*load)(const Context&, const checkpoint::Checkpoint&, Arithmetic, const Progress&);
+    std::unique_ptr<Decoder> (*load)(const Context&, const checkpoint::Checkpoint&, Arithmetic,
+                                     const Progress&);
     std::vector<std::vector<std::string>> (*linear_groups)(const checkpoint::ModelConfig&);
 };
 
@@ -21,8 +22,8 @@ const Family& family_of(const checkpoint::Checkpoint& source) {
         if (family.architecture == source.config().architecture) return family;
         known += (known.empty() ? "" : ", ") + std::string(family.architecture);
     }
-    fail(ErrorKind::unsupported, "{}: architecture '{}' cannot be run; built in: {}", source.path().string(),
-         source.config().architecture, known);
+    fail(ErrorKind::unsupported, "{}: architecture {} cannot be run; built in: {}", source.path().string(),
+         checkpoint::quote(source.config().architecture), known);
 }
 
 }  // namespace

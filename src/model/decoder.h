@@ -43,18 +43,20 @@ class Decoder {
     // For `capacity` positions; Error (usage) beyond the model's context.
     virtual KvCache make_cache(int64_t capacity) const = 0;
 
-    // Runs the tokens at the positions after those in the cache and appends them to it. The logits of the last `wanted`
-    // of them go to logits [wanted, vocab_size]. How a text is cut into calls does not change a bit of the result.
-    virtual void forward(const Context& context, KvCache& cache, std::span<const int32_t> tokens, int64_t wanted,
-                         float* logits, const InputObserver& observer = {}) const = 0;
+    // Runs the tokens at the positions after those in the cache and appends them to it. The logits of the
+    // last `wanted` of them go to logits [wanted, vocab_size]. How a text is cut into calls does not change a
+    // bit of the result.
+    virtual void forward(const Context& context, KvCache& cache, std::span<const int32_t> tokens,
+                         int64_t wanted, float* logits, const InputObserver& observer = {}) const = 0;
 };
 
 // Error (unsupported) naming an architecture that is not built in. The checkpoint must outlive the decoder.
 std::unique_ptr<Decoder> load_decoder(const Context& context, const checkpoint::Checkpoint& source,
                                       Arithmetic arithmetic, const Progress& progress = {});
 
-// The linear layers by name, in order, as groups: those that inference engines run fused (q/k/v, gate/up) stand together,
-// since they must share one weight scale. lm_head is last, also when it is tied to the embedding.
+// The linear layers by name, in order, as groups: those that inference engines run fused (q/k/v, gate/up)
+// stand together, since they must share one weight scale. lm_head is last, also when it is tied to the
+// embedding.
 std::vector<std::vector<std::string>> linear_groups(const checkpoint::Checkpoint& source);
 
 }  // namespace halfbyte::model

@@ -42,8 +42,8 @@ Estimate mean_of(const std::vector<double>& values) {
 struct Run {
     const Decoder* decoder;
     KvCache cache;
-    std::vector<float> logits;   // [chunk, vocab] of the current chunk
-    std::vector<double> norms;   // log_sum_exp of each of its positions
+    std::vector<float> logits;  // [chunk, vocab] of the current chunk
+    std::vector<double> norms;  // log_sum_exp of each of its positions
     std::vector<double> nll, kl;
     WordHash hash;
     double seconds = 0;
@@ -56,22 +56,30 @@ std::vector<PerplexityResult> perplexity(const Context& context, const std::vect
                                          const Progress& progress) {
     const int64_t W = options.window_size, available = W > 0 ? int64_t(ids.size()) / W : 0;
     check(W >= 2 && options.windows >= 1 && options.chunk >= 1, ErrorKind::usage,
-          "perplexity: window size {}, {} windows, chunk {}; at least 2, 1 and 1 are needed", W, options.windows,
-          options.chunk);
+          "perplexity: window size {}, {} windows, chunk {}; at least 2, 1 and 1 are needed", W,
+          options.windows, options.chunk);
     check(available >= options.windows, ErrorKind::usage,
-          "perplexity: the text has {} tokens, {} windows of {}; {} windows were asked for", ids.size(), available, W,
-          options.windows);
+          "perplexity: the text has {} tokens, {} windows of {}; {} windows were asked for", ids.size(),
+          available, W, options.windows);
+    const int64_t first_scored = options.second_half ? W / 2 : 0;
+    check(first_scored < W - 1, ErrorKind::usage,
+          "perplexity: the second half of a window of {} predicts no token; 3 or more are needed", W);
     const int64_t vocab = contestants.at(0).decoder->config().vocab_size;
     std::vector<Run> runs;
     for (const Contestant& contestant : contestants) {
         check(contestant.decoder->config().vocab_size == vocab, ErrorKind::usage,
               "perplexity: vocabularies of {} and {} tokens cannot be compared", vocab,
               contestant.decoder->config().vocab_size);
-        runs.push_back({contestant.decoder, contestant.decoder->make_cache(W),
-                        std::vector<float>(size_t(std::min(options.chunk, W) * vocab)), {}, {}, {}, {}, 0});
+        runs.push_back({contestant.decoder,
+                        contestant.decoder->make_cache(W),
+                        std::vector<float>(size_t(std::min(options.chunk, W) * vocab)),
+                        {},
+                        {},
+                        {},
+                        {},
+                        0});
     }
     const bool has_source = contestants[0].is_source;
-    const int64_t first_scored = options.second_half ? W / 2 : 0;
 
     for (int64_t window = 0; window < options.windows; window++) {
         std::vector<int32_t> tokens(ids.begin() + window * W, ids.begin() + (window + 1) * W);
@@ -80,16 +88,20 @@ std::vector<PerplexityResult> perplexity(const Context& context, const std::vect
         for (int64_t begin = 0; begin < W; begin += options.chunk) {
             const int64_t rows = std::min(options.chunk, W - begin);
             for (Run& run : runs) {
-                report(progress, "perplexity", (window * W + begin) * int64_t(runs.size()) + (&run - runs.data()) * rows,
+                report(progress, "perplexity",
+                       (window * W + begin) * int64_t(runs.size()) + (&run - runs.data()) * rows,
                        options.windows * W * int64_t(runs.size()));
                 const auto start = std::chrono::steady_clock::now();
-                run.decoder->forward(context, run.cache, std::span(tokens).subspan(size_t(begin), size_t(rows)), rows,
+                run.decoder->forward(context, run.cache,
+                                     std::span(tokens).subspan(size_t(begin), size_t(rows)), rows,
                                      run.logits.data());
-                run.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+                run.seconds +=
+                    std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
                 run.hash.add(std::span(run.logits).first(size_t(rows * vocab)));
 
                 // Position j of the window predicts token j + 1; the last one predicts nothing.
-                const int64_t from = std::max<int64_t>(0, first_scored - begin), to = std::min(rows, W - 1 - begin);
+                const int64_t from = std::max<int64_t>(0, first_scored - begin),
+                              to = std::min(rows, W - 1 - begin);
                 run.norms.assign(size_t(rows), 0);
                 std::vector<double> kl(size_t(rows), 0);
                 const Run& source = runs[0];
@@ -98,17 +110,19 @@ std::vector<PerplexityResult> perplexity(const Context& context, const std::vect
                         const float* logits = run.logits.data() + row * vocab;
                         const double norm = run.norms[size_t(row)] = log_sum_exp(logits, vocab);
                         check(std::isfinite(norm), ErrorKind::failure,
-                              "perplexity: NaN or infinite logits in window {} at position {}: the model or its "
+                              "perplexity: NaN or infinite logits in window {} at position {}: the model or "
+                              "its "
                               "scales are broken",
                               window, begin + row);
                         if (has_source && &run != &source && row >= from && row < to)
-                            kl[size_t(row)] = kl_divergence(source.logits.data() + row * vocab, source.norms[size_t(row)],
-                                                            logits, norm, vocab);
+                            kl[size_t(row)] = kl_divergence(source.logits.data() + row * vocab,
+                                                            source.norms[size_t(row)], logits, norm, vocab);
                     }
                 });
                 for (int64_t row = from; row < to; row++) {
                     const int32_t next = tokens[size_t(begin + row + 1)];
-                    run.nll.push_back(run.norms[size_t(row)] - double(run.logits[size_t(row * vocab + next)]));
+                    run.nll.push_back(run.norms[size_t(row)] -
+                                      double(run.logits[size_t(row * vocab + next)]));
                     if (has_source) run.kl.push_back(kl[size_t(row)]);
                 }
             }

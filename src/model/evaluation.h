@@ -13,9 +13,9 @@ namespace halfbyte::model {
 struct PerplexityOptions {
     int64_t windows = 20;
     int64_t window_size = 512;
-    bool second_half = false;       // score only the positions from window_size / 2 on, as llama.cpp does
-    int64_t chunk = 128;            // positions run at a time
-    std::optional<int32_t> bos;     // replaces the first token of each window
+    bool second_half = false;    // score only the positions from window_size / 2 on, as llama.cpp does
+    int64_t chunk = 128;         // positions run at a time
+    std::optional<int32_t> bos;  // replaces the first token of each window
 };
 
 // A model to run. The first one is the baseline of the others if it is said to be the source.
@@ -29,18 +29,19 @@ struct Estimate {
 };
 
 struct PerplexityResult {
-    int64_t tokens = 0;        // scored
-    int64_t tokens_run = 0;    // through the model
-    double nll = 0;            // mean over the scored tokens
-    Estimate perplexity;       // exp(nll); perplexity * s / sqrt(n)
-    std::optional<Estimate> kl_to_source;      // mean of sum p (log p - log q)
-    std::optional<Estimate> ratio_to_source;   // of perplexities; error of the paired differences
-    double seconds = 0;        // in the model alone
-    uint64_t logits_hash = 0;  // WordHash of all logits of all positions in order
+    int64_t tokens = 0;                       // scored
+    int64_t tokens_run = 0;                   // through the model
+    double nll = 0;                           // mean over the scored tokens
+    Estimate perplexity;                      // exp(nll); perplexity * s / sqrt(n)
+    std::optional<Estimate> kl_to_source;     // mean of sum p (log p - log q)
+    std::optional<Estimate> ratio_to_source;  // of perplexities; error of the paired differences
+    double seconds = 0;                       // in the model alone
+    uint64_t logits_hash = 0;                 // WordHash of all logits of all positions in order
 };
 
-// ids: the whole text. Window i is ids[window_size * i ...], run in a fresh cache; position j predicts token j + 1.
-// Error (usage): fewer windows in the text than asked, with both numbers. Error (failure): NaN logits, with the place.
+// ids: the whole text. Window i is ids[window_size * i ...], run in a fresh cache; position j predicts token
+// j + 1. Error (usage): fewer windows in the text than asked, with both numbers. Error (failure): NaN logits,
+// with the place.
 std::vector<PerplexityResult> perplexity(const Context& context, const std::vector<Contestant>& contestants,
                                          std::span<const int32_t> ids, const PerplexityOptions& options,
                                          const Progress& progress = {});

@@ -12,7 +12,8 @@ GenerateResult generate(const Context& context, const Decoder& decoder, std::spa
     const int64_t length = int64_t(prompt.size()), positions = decoder.config().max_positions;
     check(length > 0, ErrorKind::usage, "generate: the prompt has no tokens; give some text");
     check(options.max_tokens >= 0 && length + options.max_tokens <= positions, ErrorKind::usage,
-          "generate: {} prompt tokens and {} new ones do not fit the model's context of {}; shorten the prompt or -n",
+          "generate: {} prompt tokens and {} new ones do not fit the model's context of {}; shorten the "
+          "prompt or -n",
           length, options.max_tokens, positions);
     const auto seconds_since = [](auto start) {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -26,7 +27,8 @@ GenerateResult generate(const Context& context, const Decoder& decoder, std::spa
     for (int64_t begin = 0; begin < length; begin += options.chunk) {
         const int64_t count = std::min(options.chunk, length - begin);
         const bool last = begin + count == length;
-        decoder.forward(context, cache, prompt.subspan(size_t(begin), size_t(count)), last ? 1 : 0, logits.data());
+        decoder.forward(context, cache, prompt.subspan(size_t(begin), size_t(count)), last ? 1 : 0,
+                        logits.data());
     }
     result.prompt_seconds = seconds_since(start);
 

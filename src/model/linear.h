@@ -20,7 +20,8 @@ enum class Arithmetic {
     w4a16       // activations left unquantised, also where the file has input scales
 };
 
-// Activations [rows, k] with their quantised forms, kept for the layers that share the input (q/k/v, gate/up).
+// Activations [rows, k] with their quantised forms, kept for the layers that share the input (q/k/v,
+// gate/up).
 struct LinearInput {
     struct Quantized {  // for the kernels
         float encode_scale;
@@ -50,6 +51,7 @@ std::unique_ptr<Linear> load_linear(const Context& context, const checkpoint::Ch
 
 // A simulated layer (simulated_linear.cpp); input_scale absent: W4A16.
 std::unique_ptr<Linear> make_simulated_linear(const checkpoint::NvFp4Linear& weight,
-                                              std::optional<EncodeScale> input_scale, std::vector<float> bias);
+                                              std::optional<EncodeScale> input_scale,
+                                              std::vector<float> bias);
 
 }  // namespace halfbyte::model

@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "reference/reference.h"
 #include "model/weights.h"
+#include "reference/reference.h"
 
 namespace halfbyte::model {
 namespace {
@@ -39,12 +39,14 @@ class Llama : public Decoder {
         for (int64_t i = 0; i < config_.layers; i++) {
             report(progress, "load", i, config_.layers);
             const std::string name = "model.layers." + std::to_string(i) + ".";
-            const auto linear = [&](const char* part) { return load_linear(context, source, name + part, arithmetic); };
+            const auto linear = [&](const char* part) {
+                return load_linear(context, source, name + part, arithmetic);
+            };
             layers_.push_back({name, DenseWeight(source, name + "input_layernorm.weight"),
                                DenseWeight(source, name + "post_attention_layernorm.weight"),
-                               linear("self_attn.q_proj"), linear("self_attn.k_proj"), linear("self_attn.v_proj"),
-                               linear("self_attn.o_proj"), linear("mlp.gate_proj"), linear("mlp.up_proj"),
-                               linear("mlp.down_proj")});
+                               linear("self_attn.q_proj"), linear("self_attn.k_proj"),
+                               linear("self_attn.v_proj"), linear("self_attn.o_proj"),
+                               linear("mlp.gate_proj"), linear("mlp.up_proj"), linear("mlp.down_proj")});
         }
         if (!config_.tie_word_embeddings) lm_head_ = load_linear(context, source, "lm_head", arithmetic);
         report(progress, "load", config_.layers, config_.layers);
@@ -58,12 +60,13 @@ class Llama : public Decoder {
         return KvCache(config_.layers, config_.kv_heads * config_.head_dim, capacity);
     }
 
-    void forward(const Context& context, KvCache& cache, std::span<const int32_t> tokens, int64_t wanted, float* logits,
-                 const InputObserver& observer) const override {
+    void forward(const Context& context, KvCache& cache, std::span<const int32_t> tokens, int64_t wanted,
+                 float* logits, const InputObserver& observer) const override {
         const int64_t T = int64_t(tokens.size()), hidden = config_.hidden_size;
         check(cache.length() + T <= cache.capacity(), ErrorKind::usage,
               "{} tokens after {} do not fit a cache of {} positions", T, cache.length(), cache.capacity());
-        check(wanted >= 0 && wanted <= T, ErrorKind::usage, "logits of {} positions wanted, {} run", wanted, T);
+        check(wanted >= 0 && wanted <= T, ErrorKind::usage, "logits of {} positions wanted, {} run", wanted,
+              T);
         if (T == 0) return;
         extend_rope_table(cache.capacity());
 
@@ -86,9 +89,10 @@ class Llama : public Decoder {
         if (lm_head_) {
             lm_head_->apply(context, last, logits, config_.vocab_size);
         } else {
-            matmul_dense(context, {.x = {last.x, DType::f32, wanted, hidden, hidden},
-                                   .w = embedding_.matrix(),
-                                   .d = {logits, DType::f32, wanted, config_.vocab_size, config_.vocab_size}});
+            matmul_dense(context,
+                         {.x = {last.x, DType::f32, wanted, hidden, hidden},
+                          .w = embedding_.matrix(),
+                          .d = {logits, DType::f32, wanted, config_.vocab_size, config_.vocab_size}});
         }
     }
 
@@ -105,19 +109,22 @@ class Llama : public Decoder {
                            .y = matrix(normed, T, hidden)});
     }
 
-    void run_layer(const Context& context, KvCache& cache, int64_t index, int64_t T, std::vector<float>& residual,
-                   std::vector<float>& delta, std::vector<float>& normed, const InputObserver& observer) const {
+    void run_layer(const Context& context, KvCache& cache, int64_t index, int64_t T,
+                   std::vector<float>& residual, std::vector<float>& delta, std::vector<float>& normed,
+                   const InputObserver& observer) const {
         const Layer& layer = layers_[size_t(index)];
         const int64_t hidden = config_.hidden_size, first = cache.length();
         const int64_t q_width = config_.heads * config_.head_dim, kv_width = cache.width();
-        const auto input = [&](const std::vector<float>& x, int64_t k, std::initializer_list<const char*> modules) {
+        const auto input = [&](const std::vector<float>& x, int64_t k,
+                               std::initializer_list<const char*> modules) {
             for (const char* module : modules)
                 if (observer) observer(layer.name + module, x.data(), T, k);
             return LinearInput{x.data(), T, k, {}, {}};
         };
 
         normalize(context, T, residual, delta, layer.input_norm, normed);
-        LinearInput attention_input = input(normed, hidden, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
+        LinearInput attention_input =
+            input(normed, hidden, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
         std::vector<float> q(size_t(T * q_width)), attended(q.size());
         float* keys = cache.keys(index) + first * kv_width;
         layer.q->apply(context, attention_input, q.data(), q_width);

@@ -1,22 +1,19 @@
 // NVFP4 layers simulated on expanded weights: the check of the kernels, so it includes nothing of them.
 //
 // Each code times its block scale is exact in FP32. The weights are expanded so once, outputs side by side:
-// expanded_[tile][k][lane], 16 outputs a tile. With activations x = code * SF (W4A4) every product and every sum of the 16
-// products of a block is exact too, in any order; block sums are then added in chains of 64 and the chains in order.
-// W4A16 adds products of unquantised x by sum32. alpha and bias come at the end, as in the kernels' contract.
+// expanded_[tile][k][lane], 16 outputs a tile. With activations x = code * SF (W4A4) every product and every
+// sum of the 16 products of a block is exact too, in any order; block sums are then added in chains of 64 and
+// the chains in order. W4A16 adds products of unquantised x by sum32. alpha and bias come at the end, as in
+// the kernels' contract.
 #include <algorithm>
 #include <cmath>
 #include <span>
 
 #include "backend/context_state.h"
+#include "core/highway_targets.h"
 #include "format/nvfp4_block.h"
 #include "model/linear.h"
 
-#include <hwy/detect_targets.h>
-#undef HWY_BASELINE_TARGETS
-#define HWY_BASELINE_TARGETS HWY_EMU128
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (~(HWY_EMU128 | HWY_AVX2 | HWY_AVX3))
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/simulated_linear.cpp"
 #include <hwy/foreach_target.h>
@@ -46,7 +43,8 @@ HWY_INLINE V fma(D d, V a, V b, V c) {
 // accumulators[row][lane] for up to 4 rows of x and one tile of 16 outputs: the W4A4 sum over K.
 // x: rows of `stride` FP32, k_padded a multiple of 16; w: [k_padded, 16].
 template <int kRows>
-HWY_NOINLINE void sum_blocks(const float* x, size_t stride, size_t k_padded, const float* w, float* accumulators) {
+HWY_NOINLINE void sum_blocks(const float* x, size_t stride, size_t k_padded, const float* w,
+                             float* accumulators) {
     const hn::CappedTag<float, 16> d;
     using V = hn::Vec<decltype(d)>;
     const size_t lanes = hn::Lanes(d);
@@ -197,7 +195,8 @@ class SimulatedLinear : public Linear {
                     uint8_t codes[16];
                     const float SF = decode_e4m3(quantize_nvfp4_block(values, G, Rounding::contract, codes));
                     for (int i = 0; i < 16; i++)  // elements beyond k are absent
-                        form.values[size_t(row * k_padded_ + k + i)] = k + i < k_ ? decode_e2m1(codes[i]) * SF : 0.0f;
+                        form.values[size_t(row * k_padded_ + k + i)] =
+                            k + i < k_ ? decode_e2m1(codes[i]) * SF : 0.0f;
                 }
             }
         });
@@ -214,7 +213,8 @@ class SimulatedLinear : public Linear {
 }  // namespace
 
 std::unique_ptr<Linear> make_simulated_linear(const checkpoint::NvFp4Linear& weight,
-                                              std::optional<EncodeScale> input_scale, std::vector<float> bias) {
+                                              std::optional<EncodeScale> input_scale,
+                                              std::vector<float> bias) {
     return std::make_unique<SimulatedLinear>(weight, input_scale, std::move(bias));
 }
 

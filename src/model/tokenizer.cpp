@@ -254,6 +254,10 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
     return out;
 }
 
+bool Tokenizer::contains(int32_t id) const {
+    return state_->decoded.contains(id);
+}
+
 std::optional<int32_t> Tokenizer::id_of(std::string_view token) const {
     const std::string key(token);
     if (const auto found = state_->added.find(key); found != state_->added.end()) return found->second;

@@ -35,6 +35,7 @@ class Tokenizer {
     // Ids outside the vocabulary are an Error (usage).
     std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 
+    bool contains(int32_t id) const;
     std::optional<int32_t> id_of(
         std::string_view token) const;  // as spelled in the vocabulary or added tokens
     int64_t size() const;               // largest id + 1

@@ -1,4 +1,5 @@
-// Dense weights of a checkpoint: in the mapped file where they lie there as they are, else in memory of their own.
+// Dense weights of a checkpoint: in the mapped file where they lie there as they are, else in memory of their
+// own.
 #pragma once
 
 #include <cstdint>

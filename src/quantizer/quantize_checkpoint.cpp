@@ -142,6 +142,7 @@ Plan make_plan(const Checkpoint& source, const QuantizeOptions& options) {
     Plan plan;
     const IgnorePatterns ignore(options.ignore);
     std::vector<std::string> all;
+    int64_t split_groups = 0;
     for (const std::vector<std::string>& group : model::linear_groups(source)) {
         std::vector<std::string> kept;
         for (const std::string& module : group) {
@@ -163,8 +164,15 @@ Plan make_plan(const Checkpoint& source, const QuantizeOptions& options) {
             else
                 kept.push_back(module);
         }
+        const auto ignored = int64_t(std::count_if(
+            group.begin(), group.end(), [&](const std::string& module) { return ignore.matches(module); }));
+        split_groups += ignored > 0 && ignored < int64_t(group.size());
         if (!kept.empty()) plan.groups.push_back(kept);
     }
+    if (split_groups > 0)
+        plan.warnings.push_back(
+            "--ignore splits " + std::to_string(split_groups) +
+            " groups of layers that engines run fused (q/k/v, gate/up); vLLM may refuse that");
     for (const std::string& pattern : ignore.unused(all))
         plan.warnings.push_back("--ignore '" + pattern + "' matches no linear layer of this model");
     check(!plan.groups.empty(), ErrorKind::usage, "{}: the --ignore patterns leave no layer to quantise",
@@ -180,6 +188,14 @@ std::map<std::string, std::string> file_metadata(const QuantizeOptions& options)
 
 std::string scalar_bytes(float value) {
     return {reinterpret_cast<const char*>(&value), 4};
+}
+
+// generation_config.json where the source has none: the token ids of its config.json.
+std::string generation_config(const checkpoint::Json& config) {
+    checkpoint::Json json = checkpoint::Json::object();
+    for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"})
+        if (config.contains(id) && !config[id].is_null()) json[id] = config[id];
+    return json.dump(2) + "\n";
 }
 
 // The folder that the source's files lie in.
@@ -205,11 +221,13 @@ void check_output(const Checkpoint& source, const std::filesystem::path& out, bo
     check(!lies_in(folder_of(source), out) && !(is_folder && lies_in(out, source.path())), ErrorKind::usage,
           "{}: is the source {}, holds it or lies in it; give a folder beside it", out.string(),
           source.path().string());
-    // --force is for an earlier result, not for a home folder.
+    // --force is for an earlier result, not for a home folder or a project that has a config.json too.
     std::error_code error;
     check(!std::filesystem::exists(out, error) || std::filesystem::is_empty(out, error) ||
-              std::filesystem::exists(out / "config.json", error),
-          ErrorKind::usage, "{}: is not replaced, since it holds no config.json and so no model",
+              (std::filesystem::exists(out / "config.json", error) &&
+               std::filesystem::exists(out / "model.safetensors", error)),
+          ErrorKind::usage,
+          "{}: is not replaced, since it holds no config.json and model.safetensors and so no model",
           out.string());
 }
 
@@ -261,6 +279,7 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     for (const auto& [name, tensor] : source.dense()) {
         const std::string module = name.substr(0, name.rfind('.'));
         result.source_bytes += uint64_t(elements_of(tensor)) * size_of(tensor.dtype);
+        result.source_types.emplace(name_of(tensor.dtype));
         parameters += elements_of(tensor);
         if (!name.ends_with(".weight") || !weight_scales.contains(module)) {
             declarations.push_back({name, tensor.dtype, tensor.shape});
@@ -356,7 +375,8 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         else
             folder->write_text(name, content);
     };
-    write_file("generation_config.json", files.generation_config);
+    write_file("generation_config.json",
+               files.generation_config.empty() ? generation_config(config) : files.generation_config);
     write_file("tokenizer.json", files.tokenizer);
     write_file("tokenizer_config.json", files.tokenizer_config);
     write_file("chat_template.jinja", files.chat_template);

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct QuantizeReport {
     std::vector<LayerReport> layers;  // in file order
     QuantizeStats stats;              // of all of them
     int64_t dense_tensors = 0;
+    std::set<std::string> source_types;    // "BF16"; block types of a GGUF count as that
     uint64_t source_bytes = 0;             // of the tensors, in the source's types
     uint64_t output_bytes = 0;             // of the tensors, as written
     double bits_per_weight = 0;            // of the whole file

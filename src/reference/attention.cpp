@@ -18,7 +18,8 @@ void attention(const AttentionArgs& args) {
         const int64_t positions = args.first_position + t + 1;
         for (int64_t head = 0; head < args.heads; head++) {
             const int64_t kv_column = head / (args.heads / args.kv_heads) * args.head_dim;
-            const float* q = static_cast<const float*>(args.q.data) + t * args.q.stride + head * args.head_dim;
+            const float* q =
+                static_cast<const float*>(args.q.data) + t * args.q.stride + head * args.head_dim;
             float* o = static_cast<float*>(args.o.data) + t * args.o.stride + head * args.head_dim;
 
             std::vector<float> e(static_cast<size_t>(positions));

@@ -1,5 +1,5 @@
-// The int64 oracle: code values are multiples of 1/2 and block scales of 2^-9, so a product of two elements is a multiple
-// of 2^-20, and a block sum stays below 2^47 such units.
+// The int64 oracle: code values are multiples of 1/2 and block scales of 2^-9, so a product of two elements
+// is a multiple of 2^-20, and a block sum stays below 2^47 such units.
 #include <cmath>
 #include <cstdlib>
 
@@ -24,8 +24,9 @@ void exact_product(const NvFp4View& a, const PackedWeight& w, int64_t* sums, int
                     const uint8_t pair = a.codes[m * (shape.padded_k / 2) + k / 2];
                     products += halves(uint8_t(pair >> (k % 2 * 4) & 15)) * halves(packed_code(w, n, k));
                 }
-                products *= scale_units(a.block_scales[scale_offset(shape.layout, m, block, shape.padded_blocks())]) *
-                            scale_units(packed_scale(w, n, block));
+                products *=
+                    scale_units(a.block_scales[scale_offset(shape.layout, m, block, shape.padded_blocks())]) *
+                    scale_units(packed_scale(w, n, block));
                 sum += products;
                 magnitude += std::abs(products);
             }

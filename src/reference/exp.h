@@ -1,5 +1,5 @@
-// exp in FP32, at most 1 ulp off, the same bits everywhere: argument reduction by ln 2 in two parts, a polynomial of
-// degree 7 by fma, and the power of two in two factors so that subnormal results round once.
+// exp in FP32, at most 1 ulp off, the same bits everywhere: argument reduction by ln 2 in two parts, a
+// polynomial of degree 7 by fma, and the power of two in two factors so that subnormal results round once.
 #pragma once
 
 #include <bit>
@@ -10,11 +10,12 @@
 namespace halfbyte::reference {
 
 // Hexadecimal bits of the constants; the vector forms read the same table.
-inline constexpr uint32_t exp_log2e = 0x3FB8AA3B;         // 1 / ln 2
+inline constexpr uint32_t exp_log2e = 0x3FB8AA3B;           // 1 / ln 2
 inline constexpr uint32_t exp_minus_ln2_high = 0xBF317200;  // -(ln 2, upper bits)
 inline constexpr uint32_t exp_minus_ln2_low = 0xB5BFBE8E;   // -(ln 2, the rest)
 inline constexpr float exp_round = 12582912.0f;  // 1.5 * 2^23: adding and subtracting it rounds to an integer
-inline constexpr uint32_t exp_polynomial[6] = {0x39502BDA, 0x3AB696C9, 0x3C0888A6, 0x3D2AAA7A, 0x3E2AAAAB, 0x3F000000};
+inline constexpr uint32_t exp_polynomial[6] = {0x39502BDA, 0x3AB696C9, 0x3C0888A6,
+                                               0x3D2AAA7A, 0x3E2AAAAB, 0x3F000000};
 inline constexpr float exp_overflow = 88.7228f;  // above: infinity
 inline constexpr float exp_underflow = -104.0f;  // below: 0
 

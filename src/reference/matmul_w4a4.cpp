@@ -10,7 +10,8 @@ namespace halfbyte::reference {
 
 static constexpr int64_t chain_blocks = 64;
 
-// p = (sum of a * w) * SFa * SFw over one block. Every intermediate value has at most 20 significant bits: exact.
+// p = (sum of a * w) * SFa * SFw over one block. Every intermediate value has at most 20 significant bits:
+// exact.
 static float block_product(const MatmulW4A4Args& args, int64_t m, int64_t n, int64_t block) {
     const NvFp4Shape& shape = args.a.shape;
     float sum = 0;
@@ -18,7 +19,8 @@ static float block_product(const MatmulW4A4Args& args, int64_t m, int64_t n, int
         const uint8_t pair = args.a.codes[m * (shape.padded_k / 2) + k / 2];
         sum += decode_e2m1(uint8_t(pair >> (k % 2 * 4))) * decode_e2m1(packed_code(*args.w, n, k));
     }
-    const float SFa = decode_e4m3(args.a.block_scales[scale_offset(shape.layout, m, block, shape.padded_blocks())]);
+    const float SFa =
+        decode_e4m3(args.a.block_scales[scale_offset(shape.layout, m, block, shape.padded_blocks())]);
     return sum * (SFa * decode_e4m3(packed_scale(*args.w, n, block)));
 }
 

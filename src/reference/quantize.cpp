@@ -24,7 +24,8 @@ void quantize(const QuantizeArgs& args) {
             const uint8_t scale = quantize_nvfp4_block(values, G, args.rounding, codes, args.stats);
             args.block_scales[scale_offset(shape.layout, row, block, shape.padded_blocks())] = scale;
             for (int64_t i = 0; i < present; i++)
-                args.codes[row * (shape.padded_k / 2) + (block * 16 + i) / 2] |= uint8_t(codes[i] << (i % 2 * 4));
+                args.codes[row * (shape.padded_k / 2) + (block * 16 + i) / 2] |=
+                    uint8_t(codes[i] << (i % 2 * 4));
         }
     }
     if (args.stats != nullptr) args.stats->values += shape.rows * shape.k;

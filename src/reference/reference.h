@@ -1,5 +1,6 @@
-// The definition of right: one scalar file per operation, slow and obvious. Every fast path is compared with these byte
-// by byte. Arguments are described in halfbyte/operations.h and are trusted here. Call inside a FloatEnvironment.
+// The definition of right: one scalar file per operation, slow and obvious. Every fast path is compared with
+// these byte by byte. Arguments are described in halfbyte/operations.h and are trusted here. Call inside a
+// FloatEnvironment.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +20,19 @@ void softmax(const SoftmaxArgs& args);
 void rope(const RopeArgs& args);
 void attention(const AttentionArgs& args);
 
-// The sum over K of the products of both operands' code * SF, in units of 2^-20: exact, in any order, for K up to 2^20.
-// sums: out [M, N]; magnitudes (may be null): out [M, N], the sum of the magnitudes of the block sums.
+// The sum over K of the products of both operands' code * SF, in units of 2^-20: exact, in any order, for K
+// up to 2^20. sums: out [M, N]; magnitudes (may be null): out [M, N], the sum of the magnitudes of the block
+// sums.
 void exact_product(const NvFp4View& a, const PackedWeight& w, int64_t* sums, int64_t* magnitudes);
 
-// The bound of a W4A4 accumulator against the exact sum: gamma(62 + ceil(K/1024)) times the sum of |block sums|,
-// gamma(n) = n u / (1 - n u), u = 2^-24. A chain of 64 additions from +0 rounds 63 times (its first addition is exact),
-// joining the chains rounds once less than there are chains.
+// The bound of a W4A4 accumulator against the exact sum: gamma(62 + ceil(K/1024)) times the sum of |block
+// sums|, gamma(n) = n u / (1 - n u), u = 2^-24. A chain of 64 additions from +0 rounds 63 times (its first
+// addition is exact), joining the chains rounds once less than there are chains.
 double accumulator_bound(int64_t k, double magnitudes);
 
 // The table of RoPE for one model: inverse frequencies theta^(-2i/d) in FP64, rounded once to FP32; angle
-// fl(position * inv_freq); its cosine and sine in FP64, rounded once to FP32. cos, sin: out [positions, head_dim / 2].
+// fl(position * inv_freq); its cosine and sine in FP64, rounded once to FP32. cos, sin: out [positions,
+// head_dim / 2].
 void rope_table(double theta, int64_t head_dim, int64_t positions, float* cos, float* sin);
 
 // 1/sqrt(head_dim), rounded once to FP32.

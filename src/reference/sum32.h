@@ -1,5 +1,5 @@
-// sum32: the one order in which long sums are added. Element i, an absolute index, goes to lane i mod 32; the lanes
-// start at +0 and are added pairwise at distances 16, 8, 4, 2, 1.
+// sum32: the one order in which long sums are added. Element i, an absolute index, goes to lane i mod 32; the
+// lanes start at +0 and are added pairwise at distances 16, 8, 4, 2, 1.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,9 @@ namespace halfbyte::reference {
 class Sum32 {
   public:
     void add(int64_t index, float value) { lanes_[index % 32] += value; }
-    void add_product(int64_t index, float a, float b) { lanes_[index % 32] = std::fma(a, b, lanes_[index % 32]); }
+    void add_product(int64_t index, float a, float b) {
+        lanes_[index % 32] = std::fma(a, b, lanes_[index % 32]);
+    }
 
     float total() const {
         float lanes[32];

@@ -143,7 +143,7 @@ class Export(QuantizeCase):
 
     def test_text_report(self):
         result = self.ok(*self.quantize(self.model, self.work / "never", "--dry-run"))
-        self.assertRegex(result.out, r"^\d+ MiB -> \d+ MiB NVFP4A16 \(W4A16\), \d+\.\d s, peak memory \d+ MiB\n"
+        self.assertRegex(result.out, r"^\d+ MiB BF16 -> \d+ MiB NVFP4A16 \(W4A16\), \d+\.\d s, peak memory \d+ MiB\n"
                          r"14 linear layers with 4\.5\d bits per weight, 6 other tensors; \d+\.\d\d bits per weight in all\n"
                          r"clipped \d+ of \d+ values, flushed \d+ of \d+ blocks to zero\n"
                          r"worst layers by signal to noise:\n( +\d+\.\d\d dB  model\.layers\.\d\.\S+\n){5}"
@@ -404,6 +404,8 @@ class Refusals(QuantizeCase):
         out.mkdir()
         (out / "thesis.tex").write_text("years of work")
         self.refused(USAGE, [out, "not replaced", "config.json"], *self.quantize(self.model, out, "--force"))
+        (out / "config.json").write_text('{"name": "my-app"}')
+        self.refused(USAGE, [out, "not replaced", "model.safetensors"], *self.quantize(self.model, out, "--force"))
         self.assertEqual((out / "thesis.tex").read_text(), "years of work")
         self.assert_nothing_new(self.place, ["home"])
 
@@ -514,14 +516,19 @@ class Ignore(QuantizeCase):
 
     def test_patterns(self):
         up = {"model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj"}
-        for patterns, expected in [(["model.layers.0.mlp.up_proj"], {"model.layers.0.mlp.up_proj"}),
-                                   (["re:.*up_proj$"], up), (["re:.*up_proj$", "lm_head"], up | {"lm_head"}),
-                                   (["re:model.layers.1"], {m for m in MODULES if "layers.1" in m}),
-                                   (["re:.*self_attn", "re:.*mlp.(gate|up)"], {m for m in MODULES if "down" not in m})]:
+        # patterns, the modules left dense, groups (q/k/v, gate/up) left dense in part
+        for patterns, expected, split in [
+                (["model.layers.0.mlp.up_proj"], {"model.layers.0.mlp.up_proj"}, 1), (["re:.*up_proj$"], up, 2),
+                (["re:.*up_proj$", "lm_head"], up | {"lm_head"}, 2),
+                (["re:model.layers.1"], {m for m in MODULES if "layers.1" in m}, 0),
+                (["re:.*self_attn", "re:.*mlp.(gate|up)"], {m for m in MODULES if "down" not in m}, 0)]:
             with self.subTest(patterns=patterns):
                 dense, result = self.ignored(*patterns)
                 self.assertEqual(dense, expected)
-                self.assertEqual(result.err, "")
+                if split:
+                    self.assertIn(f"warning: --ignore splits {split} groups", result.err)
+                else:
+                    self.assertEqual(result.err, "")
 
     def test_a_pattern_that_matches_nothing_is_told(self):
         for pattern in ["up_proj", "re:up_proj", "model.layers.7.mlp.up_proj", "LM_HEAD", ""]:

@@ -471,7 +471,7 @@ class Malformed(TestCase):
 
     def test_what_is_no_model(self):
         (self.work / "model.bin").write_text("")
-        for path, part in [(self.work / "model.bin", "neither a folder nor a .gguf"), (self.work / "absent.gguf", "no such file"),
+        for path, part in [(self.work / "model.bin", "neither a folder nor a GGUF"), (self.work / "absent.gguf", "no such file"),
                            (self.work, "no config.json")]:
             self.refused(FAILURE, [path, part], "inspect", path)
 

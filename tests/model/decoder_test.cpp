@@ -1,4 +1,5 @@
-// The decoder on a real checkpoint of llm-compressor cut to two layers, and on the full model where it is there.
+// The decoder on a real checkpoint of llm-compressor cut to two layers, and on the full model where it is
+// there.
 #include "model/decoder.h"
 
 #include <gtest/gtest.h>
@@ -18,6 +19,12 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::open_checkpoint;
 
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool sanitized = true;  // the scalar level takes minutes then, so it runs one case
+#else
+constexpr bool sanitized = false;
+#endif
+
 const fs::path two_layers = fs::path(HALFBYTE_TEST_DATA) / "llmc-nvfp4-2layer";
 
 std::vector<CpuLevel> levels() {
@@ -26,7 +33,8 @@ std::vector<CpuLevel> levels() {
         if (status.unsupported_reason.empty())
             usable.push_back(status.level);
         else
-            std::cout << "not run on this machine: " << name_of(status.level) << ", " << status.unsupported_reason << "\n";
+            std::cout << "not run on this machine: " << name_of(status.level) << ", "
+                      << status.unsupported_reason << "\n";
     return usable;
 }
 
@@ -37,13 +45,15 @@ std::vector<int32_t> some_tokens(int count) {
     return tokens;
 }
 
-std::vector<float> run(const Context& context, const Decoder& decoder, std::span<const int32_t> tokens, int64_t chunk) {
+std::vector<float> run(const Context& context, const Decoder& decoder, std::span<const int32_t> tokens,
+                       int64_t chunk) {
     const int64_t count = int64_t(tokens.size()), vocab = decoder.config().vocab_size;
     std::vector<float> logits(size_t(count * vocab));
     KvCache cache = decoder.make_cache(count);
     for (int64_t begin = 0; begin < count; begin += chunk) {
         const int64_t rows = std::min(chunk, count - begin);
-        decoder.forward(context, cache, tokens.subspan(size_t(begin), size_t(rows)), rows, logits.data() + begin * vocab);
+        decoder.forward(context, cache, tokens.subspan(size_t(begin), size_t(rows)), rows,
+                        logits.data() + begin * vocab);
     }
     return logits;
 }
@@ -60,7 +70,8 @@ double rms(std::span<const float> values) {
     return std::sqrt(sum / double(values.size()));
 }
 
-// W4A4 and W4A16, kernels and simulation, every level, 1 and 2 threads, every chunking: one hash for each arithmetic.
+// W4A4 and W4A16, kernels and simulation, every level, 1 and 2 threads, every chunking: one hash for each
+// arithmetic.
 TEST(Decoder, GivesTheSameBitsAtEveryLevelThreadCountAndChunk) {
     const auto file = open_checkpoint(two_layers);
     const std::vector<int32_t> tokens = some_tokens(128);
@@ -72,10 +83,12 @@ TEST(Decoder, GivesTheSameBitsAtEveryLevelThreadCountAndChunk) {
             const auto simulated = load_decoder(context, *file, Arithmetic::simulated);
             const auto unquantized = load_decoder(context, *file, Arithmetic::w4a16);
             for (const int64_t chunk : {1, 7, 64, 512}) {
+                if (sanitized && level == CpuLevel::scalar && (threads != 2 || chunk != 64)) continue;
                 const uint64_t hash = hash_of(run(context, *kernel, tokens, chunk));
                 if (!w4a4) w4a4 = hash;
                 EXPECT_EQ(hash, *w4a4) << name_of(level) << ", " << threads << " threads, chunk " << chunk;
-                EXPECT_EQ(hash_of(run(context, *simulated, tokens, chunk)), *w4a4) << name_of(level) << ", simulated";
+                EXPECT_EQ(hash_of(run(context, *simulated, tokens, chunk)), *w4a4)
+                    << name_of(level) << ", simulated";
                 if (chunk == 1 && level == CpuLevel::scalar) continue;  // said by the other rows, and slow
                 const uint64_t hash16 = hash_of(run(context, *unquantized, tokens, chunk));
                 if (!w4a16) w4a16 = hash16;
@@ -103,12 +116,14 @@ TEST(Decoder, SimulatesW4A16BitForBit) {
     }
 }
 
-// The reference logits were computed in FP32 by another program, whose sums have another order. Each of the 12 steps of a
-// layer, and the two of the end, may move its result by about u sqrt(K) of its size (u = 2^-24, K = 1536 terms at most,
-// rounding errors adding up like a random walk), and these movements add up along the residual stream.
+// The reference logits were computed in FP32 by another program, whose sums have another order. Each of the
+// 12 steps of a layer, and the two of the end, may move its result by about u sqrt(K) of its size (u = 2^-24,
+// K = 1536 terms at most, rounding errors adding up like a random walk), and these movements add up along the
+// residual stream.
 TEST(Decoder, GivesTheW4A16LogitsOfForeignCheckpoints) {
     int compared = 0;
-    for (const fs::path& root : {fs::path(HALFBYTE_TEST_DATA), fs::path(HALFBYTE_SHARED_DATA) / "checkpoints"}) {
+    for (const fs::path& root :
+         {fs::path(HALFBYTE_TEST_DATA), fs::path(HALFBYTE_SHARED_DATA) / "checkpoints"}) {
         for (const char* name : {"llmc-nvfp4-2layer", "llmc-nvfp4-lmhead-2layer", "llmc-nvfp4a16-2layer",
                                  "llmc-nvfp4-gptq-2layer"}) {
             const fs::path folder = root / name;
@@ -153,8 +168,8 @@ TEST(Decoder, RefusesTokensOutsideTheVocabularyAndTextBeyondTheContext) {
     EXPECT_TRUE(test::throws(ErrorKind::usage, {"8193", "8192"}, [&] { decoder->make_cache(8193); }));
 }
 
-// The demo model: greedy continuations by transformers in FP32, up to the first step where the two best logits are so
-// close that another order of additions could choose otherwise.
+// The demo model: greedy continuations by transformers in FP32, up to the first step where the two best
+// logits are so close that another order of additions could choose otherwise.
 TEST(Decoder, ContinuesAsTransformersDoes) {
     const fs::path model = fs::path(HALFBYTE_BUILD_DIR) / ".." / "model" / "SmolLM2-135M-Instruct.Q4_1.gguf";
     if (!fs::exists(model)) GTEST_SKIP() << "no demo model; scripts/get_model.sh gets it";
@@ -162,7 +177,8 @@ TEST(Decoder, ContinuesAsTransformersDoes) {
     const Context context;
     const auto decoder = load_decoder(context, *file, Arithmetic::kernel);
     std::vector<float> logits(size_t(decoder->config().vocab_size));
-    const checkpoint::Json golden = checkpoint::read_json(fs::path(HALFBYTE_TEST_DATA) / "generation_golden.json");
+    const checkpoint::Json golden =
+        checkpoint::read_json(fs::path(HALFBYTE_TEST_DATA) / "generation_golden.json");
     ASSERT_EQ(golden["greedy"].size(), 5u);
     for (const auto& item : golden["greedy"]) {
         std::vector<int32_t> next = item["prompt_ids"];

@@ -31,7 +31,8 @@ const double cycle_nll = std::log(std::exp(1.0) + 3) - 1;
 TEST(Perplexity, IsTheExponentialOfTheMeanOverAllButTheLastPosition) {
     const Context context(2);
     const FakeDecoder decoder(4, 64, cycle);
-    const auto result = perplexity(context, {{&decoder}}, cycling(40), {.windows = 4, .window_size = 8, .chunk = 3})[0];
+    const auto result =
+        perplexity(context, {{&decoder}}, cycling(40), {.windows = 4, .window_size = 8, .chunk = 3})[0];
     EXPECT_EQ(result.tokens, 4 * 7);
     EXPECT_EQ(result.tokens_run, 4 * 8);
     EXPECT_NEAR(result.nll, cycle_nll, 1e-12);
@@ -62,12 +63,22 @@ TEST(Perplexity, SecondHalfScoresThePositionsFromHalfOn) {
         if (position < 4) row[0] = 50.0f;  // wrong, and must not count
         if (position < 4 && token == 3) row[0] = 0.0f;
     });
-    const auto result =
-        perplexity(context, {{&decoder}}, cycling(32), {.windows = 4, .window_size = 8, .second_half = true, .chunk = 3})[0];
+    const auto result = perplexity(context, {{&decoder}}, cycling(32),
+                                   {.windows = 4, .window_size = 8, .second_half = true, .chunk = 3})[0];
     EXPECT_EQ(result.tokens, 4 * 3);
     EXPECT_NEAR(result.nll, cycle_nll, 1e-12);
     const FakeDecoder plain(4, 512, cycle);
-    EXPECT_EQ(perplexity(context, {{&plain}}, cycling(20 * 512), {.windows = 20, .second_half = true})[0].tokens, 5100);
+    EXPECT_EQ(
+        perplexity(context, {{&plain}}, cycling(20 * 512), {.windows = 20, .second_half = true})[0].tokens,
+        5100);
+}
+
+TEST(Perplexity, AWindowWhoseSecondHalfPredictsNothingIsRefused) {
+    const Context context(1);
+    const FakeDecoder decoder(4, 64, cycle);
+    EXPECT_TRUE(test::throws(ErrorKind::usage, {"window of 2", "3 or more"}, [&] {
+        perplexity(context, {{&decoder}}, cycling(8), {.windows = 2, .window_size = 2, .second_half = true});
+    }));
 }
 
 TEST(Perplexity, BosReplacesTheFirstTokenOfEachWindow) {
@@ -105,7 +116,8 @@ TEST(Perplexity, KlIsTheSumOverTheVocabulary) {
     const FakeDecoder source(2, 64, [](int64_t, int32_t, std::span<float> row) { row[0] = 0, row[1] = 0; });
     const FakeDecoder other(2, 64, [](int64_t, int32_t, std::span<float> row) { row[0] = 2, row[1] = 0; });
     const std::vector<int32_t> ids = {0, 0, 0, 0};
-    const auto results = perplexity(context, {{&source, true}, {&other}}, ids, {.windows = 1, .window_size = 4});
+    const auto results =
+        perplexity(context, {{&source, true}, {&other}}, ids, {.windows = 1, .window_size = 4});
     const double norm = std::log(std::exp(2.0) + 1);
     const double expected = 0.5 * (std::log(0.5) - (2 - norm)) + 0.5 * (std::log(0.5) - (0 - norm));
     EXPECT_NEAR(results[1].kl_to_source->value, expected, 1e-12);

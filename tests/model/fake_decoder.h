@@ -1,4 +1,5 @@
-// A decoder whose logits are a function of the position and the token, for tests of what is built on decoders.
+// A decoder whose logits are a function of the position and the token, for tests of what is built on
+// decoders.
 #pragma once
 
 #include <functional>
@@ -17,8 +18,8 @@ class FakeDecoder : public model::Decoder {
     }
     const checkpoint::ModelConfig& config() const override { return config_; }
     model::KvCache make_cache(int64_t capacity) const override { return model::KvCache(1, 1, capacity); }
-    void forward(const Context&, model::KvCache& cache, std::span<const int32_t> tokens, int64_t wanted, float* logits,
-                 const model::InputObserver&) const override {
+    void forward(const Context&, model::KvCache& cache, std::span<const int32_t> tokens, int64_t wanted,
+                 float* logits, const model::InputObserver&) const override {
         const int64_t count = int64_t(tokens.size());
         for (int64_t i = count - wanted; i < count; i++)
             logits_(cache.length() + i, tokens[size_t(i)],

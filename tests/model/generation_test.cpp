@@ -32,7 +32,8 @@ TEST(Generation, EndsBeforeAnyStopToken) {
     const std::vector<int32_t> prompt = {3};
     EXPECT_EQ(generate(context, decoder, prompt, {.max_tokens = 20, .stop = {9, 6}}).tokens,
               (std::vector<int32_t>{4, 5}));
-    EXPECT_EQ(generate(context, decoder, prompt, {.max_tokens = 20, .stop = {4}}).tokens, std::vector<int32_t>{});
+    EXPECT_EQ(generate(context, decoder, prompt, {.max_tokens = 20, .stop = {4}}).tokens,
+              std::vector<int32_t>{});
 }
 
 TEST(Generation, RefusesWhatDoesNotFitTheContextAndAnEmptyPrompt) {
