@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -126,7 +127,8 @@ uint64_t peak_memory_bytes() {
         uint64_t kilobytes = 0;
         if (word == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
     }
-    return 0;
+    struct rusage usage{};  // without /proc; may count what the parent had before
+    return ::getrusage(RUSAGE_SELF, &usage) == 0 ? uint64_t(usage.ru_maxrss) * 1024 : 0;
 }
 
 std::string read_text(const std::filesystem::path& file) {

@@ -50,8 +50,8 @@ void print_json(const Json& value);
 // Error (failure) if anything printed to stdout could not be written.
 void flush_results();
 
-std::string mebibytes(uint64_t bytes);  // "257 MiB"
-uint64_t peak_memory_bytes();           // VmHWM, mapped pages included; 0 where the system does not tell
+std::string mebibytes(uint64_t bytes);                              // "257 MiB"
+uint64_t peak_memory_bytes();                                       // VmHWM, mapped pages included
 std::string read_text(const std::filesystem::path& file);           // a whole file that must be valid UTF-8
 void check_utf8(const std::string& text, std::string_view option);  // Error (usage) with the byte offset
 
