@@ -1,51 +1,18 @@
-// Helpers of the checkpoint tests: a temporary folder, files from strings, and expecting an Error of one
-// kind.
+// Helpers of the checkpoint tests: bytes of values, and expecting an Error of one kind.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <string_view>
 
 #include "halfbyte/error.h"
+#include "support/temporary_folder.h"
 
 namespace halfbyte::test {
-
-class TemporaryFolder {
-  public:
-    TemporaryFolder() {
-        std::string pattern = (std::filesystem::temp_directory_path() / "halfbyte-XXXXXX").string();
-        if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-        path_ = pattern;
-    }
-    ~TemporaryFolder() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    TemporaryFolder(const TemporaryFolder&) = delete;
-    TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-    const std::filesystem::path& path() const { return path_; }
-    std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
-
-  private:
-    std::filesystem::path path_;
-};
-
-inline std::filesystem::path write_file(const std::filesystem::path& path, std::string_view content) {
-    std::ofstream(path, std::ios::binary).write(content.data(), std::streamsize(content.size()));
-    return path;
-}
-
-inline std::string read_file(const std::filesystem::path& path) {
-    std::ifstream stream(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), {}};
-}
 
 template <typename T>
 std::string bytes_of(T value) {

@@ -1,4 +1,4 @@
-// A folder of one test, gone afterwards.
+// A folder of one test, gone afterwards, and the files in it.
 #pragma once
 
 #include <stdlib.h>
@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace halfbyte::test {
 
@@ -26,7 +27,7 @@ class TemporaryFolder {
     TemporaryFolder(const TemporaryFolder&) = delete;
     TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
-    std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+    std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
     const std::filesystem::path& path() const { return path_; }
     std::set<std::string> names() const {
         std::set<std::string> names;
@@ -39,8 +40,9 @@ class TemporaryFolder {
     std::filesystem::path path_;
 };
 
-inline void write_file(const std::filesystem::path& path, const std::string& content) {
-    std::ofstream(path, std::ios::binary) << content;
+inline std::filesystem::path write_file(const std::filesystem::path& path, std::string_view content) {
+    std::ofstream(path, std::ios::binary).write(content.data(), std::streamsize(content.size()));
+    return path;
 }
 
 inline std::string read_file(const std::filesystem::path& path) {
