@@ -109,16 +109,17 @@ std::vector<PerplexityResult> perplexity(const Context& context, const std::vect
                     for (int64_t row = first; row < last; row++) {
                         const float* logits = run.logits.data() + row * vocab;
                         const double norm = run.norms[size_t(row)] = log_sum_exp(logits, vocab);
-                        check(std::isfinite(norm), ErrorKind::failure,
-                              "perplexity: NaN or infinite logits in window {} at position {}: the model or "
-                              "its "
-                              "scales are broken",
-                              window, begin + row);
                         if (has_source && &run != &source && row >= from && row < to)
                             kl[size_t(row)] = kl_divergence(source.logits.data() + row * vocab,
                                                             source.norms[size_t(row)], logits, norm, vocab);
                     }
                 });
+                for (int64_t row = 0; row < rows; row++)
+                    check(std::isfinite(run.norms[size_t(row)]), ErrorKind::failure,
+                          "perplexity: NaN or infinite logits in window {} at position {}: the model or its "
+                          "scales are "
+                          "broken",
+                          window, begin + row);
                 for (int64_t row = from; row < to; row++) {
                     const int32_t next = tokens[size_t(begin + row + 1)];
                     run.nll.push_back(run.norms[size_t(row)] -
