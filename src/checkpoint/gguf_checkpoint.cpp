@@ -83,7 +83,7 @@ class GgufCheckpoint final : public Checkpoint {
         Json generation = Json::object();
         Json json = make_config(where, generation);
         companions_.generation_config = generation.dump(2) + "\n";
-        config_ = model_config(std::move(json), generation, file);
+        config_ = model_config(json, generation, file);
         check_tensors(config_, dense_, {}, file, [this](const std::string& name) { return label(name); });
         read_tokenizer();
     }

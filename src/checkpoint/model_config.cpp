@@ -181,7 +181,7 @@ bool is_known_architecture(std::string_view architecture) {
     return family_of(architecture) != nullptr;
 }
 
-ModelConfig model_config(Json json, const Json& generation, const fs::path& file) {
+ModelConfig model_config(const Json& json, const Json& generation, const fs::path& file) {
     const Fields fields(json, file.string());
     const Json* architectures = fields.find("architectures");
     check(architectures != nullptr && architectures->is_array() && !architectures->empty() &&

@@ -17,7 +17,7 @@ bool is_known_architecture(std::string_view architecture);
 
 // config: config.json; generation: generation_config.json, or null. Error (malformed) for missing, wrong or
 // implausible values, (unsupported) for RoPE scaling and activations by name.
-ModelConfig model_config(Json config, const Json& generation, const std::filesystem::path& file);
+ModelConfig model_config(const Json& config, const Json& generation, const std::filesystem::path& file);
 
 // A known architecture: every tensor that it needs is there, has its shape and a floating-point type, and
 // there is no other. label gives file and name of a tensor for messages.

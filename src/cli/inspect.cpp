@@ -13,7 +13,6 @@ namespace halfbyte::cli {
 namespace {
 
 using checkpoint::Checkpoint;
-using checkpoint::NvFp4Linear;
 
 struct Options {
     CommonOptions common;

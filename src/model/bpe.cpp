@@ -70,8 +70,8 @@ Bpe::Bpe(const Json& model, const std::string& file) {
     const JsonObject fields(model, "model", file);
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
         const Json* affix = fields.find(key);
-        check(!affix || *affix == "", ErrorKind::unsupported,
-              "{}: model.{} is {}; only an empty one is supported", file, key,
+        check(!affix || (affix->is_string() && affix->get_ref<const std::string&>().empty()),
+              ErrorKind::unsupported, "{}: model.{} is {}; only an empty one is supported", file, key,
               affix ? quote(affix->dump()) : "");
     }
     const Json* dropout = fields.find("dropout");
