@@ -63,9 +63,10 @@ std::string other_options(const Options& options) {
 
 // Runs the source over the first tokens of the text.
 quantizer::Calibration calibrate(const Options& options, const Context& context,
-                                 const checkpoint::Checkpoint& source, const Progress& progress) {
+                                 const checkpoint::Checkpoint& source, const model::Tokenizer& tokenizer,
+                                 const Progress& progress) {
     constexpr int64_t window = 512;
-    std::vector<int32_t> ids = encode(source, load_tokenizer(source), read_text(options.calibrate), false);
+    std::vector<int32_t> ids = encode(source, tokenizer, read_text(options.calibrate), false);
     check(int64_t(ids.size()) >= options.calibrate_tokens, ErrorKind::usage,
           "--calibrate {}: the text has {} tokens, --calibrate-tokens asks for {}", options.calibrate,
           ids.size(), options.calibrate_tokens);
@@ -162,15 +163,16 @@ int run(const Options& options) {
     const auto context = make_context(options.common);
     const Progress progress = make_progress(options.common);
     quantizer::check_request(*source, options.output, request);
-    // It goes into the new folder, so a broken one is found now; one that halfbyte cannot run is copied as it
-    // is.
+    // The tokenizer goes into the new folder, so a broken one is found now. One that is absent or that
+    // halfbyte cannot run is in the way of a calibration only.
+    std::optional<model::Tokenizer> tokenizer;
     try {
-        if (!source->companions().tokenizer.empty()) load_tokenizer(*source);
+        tokenizer = load_tokenizer(*source);
     } catch (const Error& error) {
-        if (error.kind() != ErrorKind::unsupported) throw;
+        if (error.kind() != ErrorKind::unsupported || !options.calibrate.empty()) throw;
     }
     std::optional<quantizer::Calibration> calibration;
-    if (!options.calibrate.empty()) calibration = calibrate(options, *context, *source, progress);
+    if (!options.calibrate.empty()) calibration = calibrate(options, *context, *source, *tokenizer, progress);
 
     const quantizer::QuantizeReport report =
         quantizer::quantize_checkpoint(*context, *source, calibration, options.output, request, progress);
