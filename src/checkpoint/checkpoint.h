@@ -42,6 +42,12 @@ std::string_view name_of(Scheme scheme);  // "NVFP4", "NVFP4A16"
 struct DenseTensor {
     DType dtype = DType::bf16;  // BF16, FP16 or FP32
     std::vector<int64_t> shape;
+
+    int64_t elements() const {
+        int64_t count = 1;
+        for (const int64_t size : shape) count *= size;
+        return count;
+    }
 };
 
 // One quantised linear layer: the stored words, in the mapped file.

@@ -81,9 +81,7 @@ int run(const Options& options) {
     }
     for (const auto& [name, tensor] : file->dense()) {
         rows.push_back({name, file->stored_format(name), tensor.shape});
-        int64_t elements = 1;
-        for (const int64_t size : tensor.shape) elements *= size;
-        parameters += elements;
+        parameters += tensor.elements();
     }
     std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     for (const TensorRow& row : rows) formats[row.format]++;

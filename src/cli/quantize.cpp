@@ -74,9 +74,7 @@ quantizer::Calibration calibrate(const Options& options, const Context& context,
     if (!options.common.quiet) {
         uint64_t weights = 0;
         for (const auto& [name, tensor] : source.dense()) {
-            uint64_t elements = 1;
-            for (const int64_t size : tensor.shape) elements *= uint64_t(size);
-            weights += elements * size_of(tensor.dtype);
+            weights += uint64_t(tensor.elements()) * size_of(tensor.dtype);
         }
         const checkpoint::ModelConfig& config = source.config();
         const int64_t cache = 2 * config.layers * config.kv_heads * config.head_dim;

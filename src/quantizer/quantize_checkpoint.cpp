@@ -31,10 +31,6 @@ int64_t rows_of(const DenseTensor& tensor) {
 int64_t cols_of(const DenseTensor& tensor) {
     return tensor.shape.empty() ? 1 : tensor.shape.back();
 }
-int64_t elements_of(const DenseTensor& tensor) {
-    return rows_of(tensor) * cols_of(tensor);
-}
-
 // Counts weights, so that the time left can be told and an interrupt is seen inside large tensors.
 struct Counter {
     const Progress& progress;
@@ -257,8 +253,8 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     Counter measured{progress, "measure"}, quantized{progress, "quantize"};
     for (const std::vector<std::string>& group : plan.groups)
         for (const std::string& module : group)
-            measured.total += elements_of(source.dense().at(module + ".weight"));
-    for (const auto& [name, tensor] : source.dense()) quantized.total += elements_of(tensor);
+            measured.total += source.dense().at(module + ".weight").elements();
+    for (const auto& [name, tensor] : source.dense()) quantized.total += tensor.elements();
     for (const std::vector<std::string>& group : plan.groups) {
         float amax = 0;
         for (const std::string& module : group) {
@@ -278,9 +274,9 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     int64_t parameters = 0;
     for (const auto& [name, tensor] : source.dense()) {
         const std::string module = name.substr(0, name.rfind('.'));
-        result.source_bytes += uint64_t(elements_of(tensor)) * size_of(tensor.dtype);
+        result.source_bytes += uint64_t(tensor.elements()) * size_of(tensor.dtype);
         result.source_types.emplace(name_of(tensor.dtype));
-        parameters += elements_of(tensor);
+        parameters += tensor.elements();
         if (!name.ends_with(".weight") || !weight_scales.contains(module)) {
             declarations.push_back({name, tensor.dtype, tensor.shape});
             result.dense_tensors++;
@@ -312,7 +308,7 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
                 finite_amax(context, source, name, w, first_row);
                 write(name, w.data, size_t(w.rows * w.cols) * size_of(w.type));
             });
-            payload_bytes += uint64_t(elements_of(tensor)) * size_of(tensor.dtype);
+            payload_bytes += uint64_t(tensor.elements()) * size_of(tensor.dtype);
             continue;
         }
         if (options.scheme == Scheme::nvfp4) {
