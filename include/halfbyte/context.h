@@ -13,7 +13,7 @@ namespace halfbyte {
 
 // Every level gives the same bits; avx512 means AVX-512 (F, BW, CD, DQ, VL) with VNNI.
 enum class CpuLevel { scalar, avx2, avx512 };
-std::string_view name_of(CpuLevel level);
+std::string_view name_of(CpuLevel level);  // "scalar", "avx2", "avx512"
 
 struct CpuLevelStatus {
     CpuLevel level;
@@ -23,8 +23,10 @@ std::vector<CpuLevelStatus> cpu_levels();  // lowest first
 
 class Context {
   public:
-    // threads = 0: as many as the process may use. No level: the best one. A level that the machine lacks is
-    // an Error (unsupported). A context serves one calling thread at a time.
+    // threads = 0: as many as the process may use (its CPU affinity and control group quota). No level: the
+    // highest that this machine runs. Errors: unsupported (a level that the machine lacks), usage (a negative
+    // number of threads), failure (the system gives no thread). A context serves one calling thread at a
+    // time.
     explicit Context(int threads = 0, std::optional<CpuLevel> level = {});
     ~Context();
     Context(const Context&) = delete;
@@ -40,17 +42,32 @@ class Context {
     std::unique_ptr<State> state_;
 };
 
-// Each checks its arguments once (Error of kind usage: what was given, what is needed) and then runs.
+// The operations. Each checks its arguments once and throws Error (usage) that says what was given and what
+// is needed, before it writes anything; then it runs in the context's threads and returns when the result is
+// there. Shapes, layouts and formulas stand at the structs (operations.h). Values never throw: what a NaN, an
+// infinity or an overflow gives is defined (docs/numbers.md).
+
+// BF16, FP16 or FP32 [rows, k] to codes and block scales in any layout, padding included.
 void quantize(const Context& context, const QuantizeArgs& args);
+// Codes and block scales to BF16, FP16 or FP32 [rows, k].
 void dequantize(const Context& context, const DequantizeArgs& args);
+// The weights [n, k] as the products read them. Needs no padding of w to hold zeros.
 PackedWeight pack_weight(const Context& context, const NvFp4View& w);
+// d[M, N] = a[M, K] w[N, K]^T, both NVFP4.
 void matmul_w4a4(const Context& context, const MatmulW4A4Args& args);
+// d[M, N] = x[M, K] w[N, K]^T, x BF16, FP16 or FP32, w NVFP4.
 void matmul_w4a16(const Context& context, const MatmulW4A16Args& args);
+// d[M, N] = x[M, K] w[N, K]^T, each BF16, FP16 or FP32.
 void matmul_dense(const Context& context, const MatmulDenseArgs& args);
+// Each row of [rows, K] by itself, with or without a residual added first.
 void rms_norm(const Context& context, const RmsNormArgs& args);
+// Element by element, [rows, K].
 void silu_mul(const Context& context, const SiluMulArgs& args);
+// Each row of [rows, K] by itself.
 void softmax(const Context& context, const SoftmaxArgs& args);
+// In place, [T, heads * head_dim].
 void rope(const Context& context, const RopeArgs& args);
+// One sequence; T new positions behind first_position old ones.
 void attention(const Context& context, const AttentionArgs& args);
 
 }  // namespace halfbyte

@@ -1,4 +1,6 @@
-// NVFP4: E2M1 codes, one E4M3 block scale per 16 codes along K, one FP32 global scale per tensor.
+// NVFP4: E2M1 codes, one E4M3 block scale per 16 codes along K, one FP32 global scale per tensor. Sources:
+// E2M1 in the OCP Microscaling Formats specification 1.0, E4M3 in the OCP 8-bit floating point
+// specification 1.0; docs/formats.md shows the bytes.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +14,7 @@ enum class Rounding {
 };
 
 // Where the block scale of (row, block of 16) lies; Kp is padded_k, Rp is padded_rows.
+// Source of the tiled ones: cuBLAS, "1D block scaling factors layout"; offsets in docs/numbers.md.
 enum class ScaleLayout {
     linear,       // [Rp, Kp/16] row-major
     tiled_128x4,  // tiles of 128 rows x 4 blocks, 512 bytes each: what Blackwell's matrix units read
@@ -23,7 +26,8 @@ enum class ScaleLayout {
 class EncodeScale {
   public:
     explicit EncodeScale(float word);
-    static EncodeScale from_amax(float amax);  // G = fl(2688 / amax), 1 for amax = 0; 2688 = 6 * 448
+    // G = fl(2688 / amax), 1 for amax = 0; 2688 = 6 * 448, the largest E2M1 times the largest E4M3 value.
+    static EncodeScale from_amax(float amax);
     float word() const { return word_; }
     float encode() const { return word_; }         // G
     float decode() const { return 1.0f / word_; }  // D
@@ -32,7 +36,8 @@ class EncodeScale {
     float word_;
 };
 
-// A stored global scale that multiplies after decoding (ModelOpt). From a word d: D = d, G = fl(1/d).
+// A stored global scale that multiplies after decoding (ModelOpt). From a word d: D = d, G = fl(1/d). Throws
+// like EncodeScale.
 class DecodeScale {
   public:
     explicit DecodeScale(float word);

@@ -1,6 +1,7 @@
 // The operations and their arguments. Every backend takes these structs and gives the same bits
 // (docs/numbers.md). Strides are in elements; a row's bytes between its end and its stride are never written.
-// Any size may be 0.
+// Any size may be 0. In the formulas fl() is one rounding to FP32, to nearest even, round_T one to the type
+// of the output, sum32 the order of addition that docs/numbers.md defines; everything else is exact.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,12 @@ struct NvFp4View {
     NvFp4Shape shape;
 };
 
+// Per block of 16: SF = E4M3(fl(G * fl(amax * 1/6))), code = E2M1(fl(v * G) / SF), both to nearest even.
+// Source: the block scale is that of vLLM's CUDA quantiser (csrc/quantization/fp4, its reciprocal taken as
+// correctly rounded); the code is the exact quotient's (docs/numbers.md).
 struct QuantizeArgs {
     ConstMatrix x;                        // [rows, k]
-    const float* encode_scale = nullptr;  // G: one number, or [rows] if scale_per_row
+    const float* encode_scale = nullptr;  // G > 0: one number, or [rows] if scale_per_row
     bool scale_per_row = false;
     Rounding rounding = Rounding::contract;
     NvFp4Shape shape;                 // of the result; rows and k are x's
@@ -43,10 +47,11 @@ struct QuantizeArgs {
     QuantizeStats* stats = nullptr;   // added to if given
 };
 
+// y = round_T(fl((code * SF) * D)). Source: the definition of NVFP4 by NVIDIA; code * SF is exact.
 struct DequantizeArgs {
     NvFp4View a;
     float decode_scale = 1.0f;  // D
-    Matrix y;                   // out [rows, k] = round_T(fl((code * SF) * D))
+    Matrix y;                   // out [rows, k]
 };
 
 // W4A4 weights [N, K] as the CPU kernels read them: tiles of 16 rows, so that one vector holds one place of
@@ -56,7 +61,7 @@ struct DequantizeArgs {
 //                elements 8h + 2j (low nibble) and 8h + 2j + 1 (high) of row r, so a 512-bit vector has 16
 //                rows
 //   block_scales  16 bytes at ((t * blocks + b) * 16): E4M3 of rows 0..15 of the tile
-// The inverse is exact for the logical codes and scales (cpu/packed_weight.h).
+// No code or scale of the logical matrix is lost.
 struct PackedWeight {
     int64_t n = 0, k = 0;
     std::vector<uint8_t> codes, block_scales;
@@ -64,8 +69,9 @@ struct PackedWeight {
     int64_t tiles() const { return (n + 15) / 16; }
 };
 
-// d[m,n] = round_T(fl(fl(acc * fl(row_decode[m] * column_decode[n])) + bias[n])), acc the contract's sum over
-// blocks.
+// d[m,n] = round_T(fl(fl(acc * fl(row_decode[m] * column_decode[n])) + bias[n])), acc the sum over blocks b
+// of (sum of a * w in b) * SFa * SFw, each exact, added in FP32 in the order that docs/numbers.md defines: 64
+// blocks make a chain. Source: this project's contract; nothing in the order depends on M, N or the machine.
 struct MatmulW4A4Args {
     NvFp4View a;                        // [M, K], any layout
     const PackedWeight* w = nullptr;    // [N, K]
@@ -77,28 +83,29 @@ struct MatmulW4A4Args {
     Matrix d;  // out [M, N]
 };
 
-// d[m,n] = round_T(fl(fl(sum32_k(x * (code * SF)) * column_decode[n]) + bias[n]))
+// d[m,n] = round_T(fl(fl(sum32_k(x * (code * SF)) * column_decode[n]) + bias[n])). Source: this project's
+// contract.
 struct MatmulW4A16Args {
-    ConstMatrix x;  // [M, K]
-    const PackedWeight* w = nullptr;
+    ConstMatrix x;                         // [M, K]
+    const PackedWeight* w = nullptr;       // [N, K]
     const float* column_decode = nullptr;  // Dw: [N]
-    const void* bias = nullptr;
+    const void* bias = nullptr;            // [N] of bias_type, or null
     DType bias_type = DType::f32;
-    Matrix d;
+    Matrix d;  // out [M, N]
 };
 
 // d[m,n] = round_T(fl(sum32_k(x * w) + bias[n])), w BF16, FP16 or FP32 (exact in FP32)
 struct MatmulDenseArgs {
-    ConstMatrix x;  // [M, K]
-    ConstMatrix w;  // [N, K]
-    const void* bias = nullptr;
+    ConstMatrix x;               // [M, K]
+    ConstMatrix w;               // [N, K]
+    const void* bias = nullptr;  // [N] of bias_type, or null
     DType bias_type = DType::f32;
-    Matrix d;
+    Matrix d;  // out [M, N]
 };
 
 // r = x, or r = fl(x + residual), written back to residual; i = fl(1 / fl(sqrt(fl(fl(sum32(r*r) / K) +
 // eps)))); y = round_T(fl(fl(r * i) * w)). x and residual have the type of y; r is rounded to it before it is
-// used.
+// used. Source: Zhang and Sennrich, arXiv:1910.07467.
 struct RmsNormArgs {
     ConstMatrix x;       // [rows, K]
     Matrix residual;     // in and out [rows, K], or data = null
@@ -107,13 +114,13 @@ struct RmsNormArgs {
     Matrix y;  // out [rows, K]; may be x's own memory
 };
 
-// y = round_T(fl(fl(gate / fl(1 + exp(-gate))) * up))
+// y = round_T(fl(fl(gate / fl(1 + exp(-gate))) * up)). Source: SwiGLU, Shazeer, arXiv:2002.05202.
 struct SiluMulArgs {
     ConstMatrix gate, up;  // [rows, K] of one type
     Matrix y;              // out; may be the memory of gate or of up
 };
 
-// y_i = fl(e_i / sum32(e)), e_i = exp(fl(x_i - max x)); FP32
+// y_i = fl(e_i / sum32(e)), e_i = exp(fl(x_i - max x)); FP32, exp as docs/numbers.md defines it.
 struct SoftmaxArgs {
     ConstMatrix x;  // [rows, K]
     Matrix y;       // out; may be x's own memory
@@ -121,6 +128,7 @@ struct SoftmaxArgs {
 
 // Rotates pairs (i, i + d/2) of each head in place, FP32: the row t has position first_position + t.
 //   x_i' = fl(fl(x_i * cos) - fl(x_j * sin)), x_j' = fl(fl(x_j * cos) + fl(x_i * sin)), j = i + d/2
+// Source: Su et al., arXiv:2104.09864, with the pairs as Hugging Face's Llama has them.
 struct RopeArgs {
     Matrix x;  // [T, heads * head_dim]
     int64_t heads = 0, head_dim = 0;
@@ -133,12 +141,14 @@ struct RopeArgs {
 // its own.
 //   s_i = fl(sum32(q * k_i) * fl(1 / sqrt(head_dim))); m = max s; e_i = exp(fl(s_i - m));
 //   o = fl(sum32 over positions of e_i * v_i / sum32(e))
+// Source: Vaswani et al., arXiv:1706.03762; heads that share keys and values: Ainslie et al.,
+// arXiv:2305.13245.
 struct AttentionArgs {
-    ConstMatrix q;                  // [T, heads * head_dim]
-    const float* keys = nullptr;    // [first_position + T, kv_heads * head_dim]
-    const float* values = nullptr;  // the same shape
-    int64_t cache_stride = 0;       // elements from one position to the next
-    int64_t heads = 0, kv_heads = 0, head_dim = 0;
+    ConstMatrix q;                                  // [T, heads * head_dim]
+    const float* keys = nullptr;                    // [first_position + T, kv_heads * head_dim]
+    const float* values = nullptr;                  // the same shape
+    int64_t cache_stride = 0;                       // elements from one position to the next
+    int64_t heads = 0, kv_heads = 0, head_dim = 0;  // heads is a multiple of kv_heads
     int64_t first_position = 0;
     Matrix o;  // out [T, heads * head_dim]
 };

@@ -15,6 +15,12 @@ struct Command {
     std::function<int()> run;  // gives the exit code; may throw Error
 };
 
+// Names of the types of values, as help shows them and completion uses them.
+inline constexpr const char* model_type = "MODEL";  // a Hugging Face folder or a .gguf file
+inline constexpr const char* file_type = "FILE";
+inline constexpr const char* folder_type = "FOLDER";
+
+Command add_completion(CLI::App& program);
 Command add_env(CLI::App& program);
 Command add_generate(CLI::App& program);
 Command add_inspect(CLI::App& program);
@@ -23,7 +29,10 @@ Command add_perplexity(CLI::App& program);
 Command add_quantize(CLI::App& program);
 Command add_tokenize(CLI::App& program);
 
-// A subcommand with a description, examples below the options, and the options that every command has.
+// A subcommand with a description and with examples below its options.
+CLI::App* add_command(CLI::App& program, const std::string& name, const std::string& description,
+                      const std::string& examples);
+// The same with the options of every command that works on a model or a machine.
 CLI::App* add_command(CLI::App& program, const std::string& name, const std::string& description,
                       const std::string& examples, CommonOptions& common);
 

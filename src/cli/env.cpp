@@ -1,8 +1,16 @@
-// halfbyte env: version, compiler and what this machine runs.
+// halfbyte env: what this build is and what this machine runs: the first thing to put into a report.
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <pcre2.h>
+#include <sched.h>
+#include <utf8proc.h>
+
+#include <fstream>
 
 #include "cli/command.h"
-#include "core/version.h"
+#include "core/thread_pool.h"
+#include "halfbyte/version.h"
 
 namespace halfbyte::cli {
 namespace {
@@ -19,8 +27,65 @@ std::string_view description_of(CpuLevel level) {
     return "?";
 }
 
+// The value of the first line "KEY : VALUE" of a file of /proc; empty if there is none.
+std::string proc_value(const char* file, std::string_view key) {
+    std::ifstream lines(file);
+    for (std::string line; std::getline(lines, line);) {
+        const size_t colon = line.find(':');
+        if (colon == std::string::npos || line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1) != key)
+            continue;
+        const size_t begin = line.find_first_not_of(" \t", colon + 1);
+        return begin == std::string::npos ? "" : line.substr(begin);
+    }
+    return "";
+}
+
+// In bytes; 0 if the system does not say.
+uint64_t memory(std::string_view key) {
+    return std::strtoull(proc_value("/proc/meminfo", key).c_str(), nullptr, 10) * 1024;
+}
+
+// The limit of the control group; 0: none.
+uint64_t memory_limit() {
+    uint64_t bytes = 0;
+    std::ifstream("/sys/fs/cgroup/memory.max") >> bytes;  // "max" leaves 0
+    return bytes;
+}
+
+std::string gibibytes(uint64_t bytes) {
+    return fmt::format("{:.1f} GiB", double(bytes) / (1 << 30));
+}
+
+std::string pcre2_version() {
+    char version[64] = {}, unicode[64] = {};
+    pcre2_config(PCRE2_CONFIG_VERSION, version);
+    pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, unicode);
+    return fmt::format("{} (Unicode {})",
+                       std::string_view(version).substr(0, std::string_view(version).find(' ')), unicode);
+}
+
+std::string level_reason(const CommonOptions& options) {
+    return options.cpu_level == "best" ? "the highest that is built in and that this machine runs"
+                                       : "asked for with --cpu-level";
+}
+
+std::string thread_reason(const CommonOptions& options, const ThreadLimits& limits) {
+    if (options.threads != 0) return "asked for with --threads";
+    return limits.usable() < limits.affinity ? "the quota of this control group"
+                                             : "the processors that this process may use";
+}
+
 int run(const CommonOptions& options) {
     const auto context = make_context(options);
+    const ThreadLimits limits = thread_limits();
+    const std::string processor = proc_value("/proc/cpuinfo", "model name");
+    const std::vector<std::pair<std::string, std::string>> libraries = {
+        {"PCRE2", pcre2_version()},
+        {"utf8proc", fmt::format("{} (Unicode {})", utf8proc_version(), utf8proc_unicode_version())},
+        {"nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                                      NLOHMANN_JSON_VERSION_PATCH)},
+        {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
+        {"CLI11", CLI11_VERSION}};
     if (options.json()) {
         Json levels = Json::array();
         for (const CpuLevelStatus& status : cpu_levels())
@@ -28,23 +93,45 @@ int run(const CommonOptions& options) {
                 {{"level", name_of(status.level)},
                  {"unsupported_reason",
                   status.unsupported_reason.empty() ? Json(nullptr) : Json(status.unsupported_reason)}});
-        print_json({{"schema", 1},
-                    {"version", version},
-                    {"compiler", __VERSION__},
-                    {"cpu_level", name_of(context->level())},
-                    {"cpu_level_description", description_of(context->level())},
-                    {"cpu_levels", levels},
-                    {"threads", context->threads()}});
+        const auto known = [](uint64_t bytes) { return bytes == 0 ? Json(nullptr) : Json(bytes); };
+        print_json(
+            {{"schema", 1},
+             {"version", version},
+             {"compiler", HALFBYTE_COMPILER},
+             {"build_type", HALFBYTE_BUILD_TYPE},
+             {"backends", {"cpu"}},
+             {"libraries", Json(std::map<std::string, std::string>(libraries.begin(), libraries.end()))},
+             {"processor", processor},
+             {"cpu_level", name_of(context->level())},
+             {"cpu_level_description", description_of(context->level())},
+             {"cpu_level_reason", level_reason(options)},
+             {"cpu_levels", levels},
+             {"threads", context->threads()},
+             {"threads_reason", thread_reason(options, limits)},
+             {"processors_allowed", limits.affinity},
+             {"cgroup_processors", limits.cgroup_quota == 0 ? Json(nullptr) : Json(limits.cgroup_quota)},
+             {"memory_bytes", known(memory("MemTotal"))},
+             {"memory_available_bytes", known(memory("MemAvailable"))},
+             {"cgroup_memory_bytes", known(memory_limit())}});
         return 0;
     }
-    fmt::print("halfbyte {}, {}, {} thread{}\n", version, description_of(context->level()),
-               context->threads(), context->threads() == 1 ? "" : "s");
-    fmt::print("compiler: {}\n", __VERSION__);
+    fmt::print("halfbyte   {}, {} build by {}; backends: cpu\n", version, HALFBYTE_BUILD_TYPE,
+               HALFBYTE_COMPILER);
+    fmt::print("processor  {}\n", processor.empty() ? "unknown" : processor);
+    fmt::print("CPU level  {} ({}): {}\n", name_of(context->level()), description_of(context->level()),
+               level_reason(options));
     for (const CpuLevelStatus& status : cpu_levels())
-        fmt::print("CPU level {:<7} {}\n", name_of(status.level),
+        fmt::print("           {:<7} {}\n", name_of(status.level),
                    !status.unsupported_reason.empty() ? "no: " + status.unsupported_reason
                    : status.level == context->level() ? std::string("yes, chosen")
                                                       : std::string("yes"));
+    fmt::print("threads    {}: {}\n", context->threads(), thread_reason(options, limits));
+    fmt::print("memory     {} in all, {} available{}\n", gibibytes(memory("MemTotal")),
+               gibibytes(memory("MemAvailable")),
+               memory_limit() == 0 ? "" : ", control group limit " + gibibytes(memory_limit()));
+    std::vector<std::string> names;
+    for (const auto& [name, number] : libraries) names.push_back(name + " " + number);
+    fmt::print("libraries  {}\n", fmt::join(names, ", "));
     return 0;
 }
 
@@ -52,8 +139,11 @@ int run(const CommonOptions& options) {
 
 Command add_env(CLI::App& program) {
     auto options = std::make_shared<CommonOptions>();
-    CLI::App* command = add_command(program, "env", "Show the version and what this machine runs",
-                                    "  halfbyte env\n  halfbyte env --format json", *options);
+    CLI::App* command = add_command(program, "env", "Show what this build is and what this machine runs",
+                                    "  halfbyte env\n"
+                                    "  halfbyte env --format json\n"
+                                    "  halfbyte env --cpu-level avx2 --threads 1",
+                                    *options);
     return {command, [options] { return run(*options); }};
 }
 

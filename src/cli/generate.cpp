@@ -105,7 +105,9 @@ Command add_generate(CLI::App& program) {
                     "  halfbyte generate -m DIR --chat -p 'What is the capital of France?'\n"
                     "  halfbyte generate -m MODEL.gguf -p 'Once upon a time' -n 64 --temp 0.8 --seed 1",
                     options->common);
-    command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")->required();
+    command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")
+        ->type_name(model_type)
+        ->required();
     command->add_option("-p,--prompt", options->prompt, "The prompt, or with --chat the user's message")
         ->required();
     CLI::Option* count =

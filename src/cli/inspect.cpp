@@ -119,8 +119,8 @@ int run(const Options& options) {
     }
     std::string counts;
     for (const auto& [format, count] : formats)
-        counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count,
-                              format == "NVFP4" ? "NVFP4 linears" : format + " tensors");
+        counts += fmt::format("{}{} {} {}{}", counts.empty() ? "" : ", ", count, format,
+                              format == "NVFP4" ? "linear" : "tensor", count == 1 ? "" : "s");
     fmt::print("{}: {}, {}\n", options.path, printable(file->config().architecture), file->description());
     fmt::print("{}; {} parameters in {}, {:.2f} bits per weight\n", counts, parameters,
                mebibytes(file->file_bytes()), bits);
@@ -147,7 +147,9 @@ Command add_inspect(CLI::App& program) {
                     "  halfbyte inspect MODEL.gguf --tensors\n"
                     "  halfbyte inspect OUT --format json",
                     options->common);
-    command->add_option("path", options->path, "Hugging Face folder or .gguf file")->required();
+    command->add_option("path", options->path, "Hugging Face folder or .gguf file")
+        ->type_name(model_type)
+        ->required();
     command->add_flag("--tensors", options->tensors, "List every tensor");
     return {command, [options] { return run(*options); }};
 }

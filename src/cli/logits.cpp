@@ -6,8 +6,8 @@
 #include "checkpoint/safetensors.h"
 #include "cli/command.h"
 #include "core/check.h"
-#include "core/version.h"
 #include "core/word_hash.h"
+#include "halfbyte/version.h"
 #include "model/decoder.h"
 
 namespace halfbyte::cli {
@@ -90,9 +90,14 @@ Command add_logits(CLI::App& program) {
                     "  halfbyte logits -m DIR --tokens 504,3575,282 -o logits.safetensors\n"
                     "  halfbyte logits -m DIR --tokens 1,2,3 --arithmetic w4a16 -o logits.safetensors",
                     options->common);
-    command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")->required();
-    command->add_option("--tokens", options->tokens, "Token ids, separated by commas")->required();
+    command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")
+        ->type_name(model_type)
+        ->required();
+    command->add_option("--tokens", options->tokens, "Token ids, separated by commas")
+        ->type_name("IDS")
+        ->required();
     command->add_option("-o,--output", options->output, "File to write: logits, F32 [tokens, vocabulary]")
+        ->type_name(file_type)
         ->required();
     command
         ->add_option("--arithmetic", options->arithmetic,

@@ -6,14 +6,18 @@
 #include <new>
 
 #include "cli/command.h"
-#include "core/version.h"
+#include "cli/help.h"
 #include "halfbyte/error.h"
+#include "halfbyte/version.h"
 
 namespace halfbyte::cli {
 namespace {
 
 constexpr Command (*commands[])(CLI::App&) = {add_quantize, add_inspect, add_perplexity, add_generate,
-                                              add_tokenize, add_logits,  add_env};
+                                              add_tokenize, add_logits,  add_env,        add_completion};
+
+constexpr const char* help_description = "Show this help and exit";
+constexpr const char* version_description = "Show the version and exit";
 
 constexpr const char* exit_codes =
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 a check found a difference, 4 malformed file,\n"
@@ -29,7 +33,9 @@ std::string command_names(const std::vector<Command>& added) {
 int run(int argc, char** argv) {
     CLI::App program("NVFP4 models with the same bits on any machine: quantise, inspect, evaluate, run.",
                      "halfbyte");
-    program.set_version_flag("--version", "halfbyte " + std::string(version));
+    program.formatter(help_formatter());
+    program.set_help_flag("-h,--help", help_description);
+    program.set_version_flag("--version", "halfbyte " + std::string(version), version_description);
     program.footer(exit_codes);
     program.require_subcommand(1);
     std::vector<Command> added;
@@ -57,10 +63,16 @@ int run(int argc, char** argv) {
 }  // namespace
 
 CLI::App* add_command(CLI::App& program, const std::string& name, const std::string& description,
-                      const std::string& examples, CommonOptions& common) {
+                      const std::string& examples) {
     CLI::App* command = program.add_subcommand(name, description);
     command->footer("Examples:\n" + examples);
-    command->set_version_flag("--version", "halfbyte " + std::string(version));
+    command->set_version_flag("--version", "halfbyte " + std::string(version), version_description);
+    return command;
+}
+
+CLI::App* add_command(CLI::App& program, const std::string& name, const std::string& description,
+                      const std::string& examples, CommonOptions& common) {
+    CLI::App* command = add_command(program, name, description, examples);
     const std::string group = "Common options";
     command
         ->add_option("--threads", common.threads, "Threads to use; all that the process may use by default")

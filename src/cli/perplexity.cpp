@@ -164,9 +164,14 @@ Command add_perplexity(CLI::App& program) {
                     "  halfbyte perplexity -m DIR -f text.txt --windows 8 --arithmetic kernel --format json\n"
                     "  halfbyte perplexity -m MODEL.gguf -f text.txt",
                     options->common);
-    command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")->required();
-    command->add_option("--source", options->source, "The unquantised model that -m was made from");
-    command->add_option("-f,--file", options->text, "Text to evaluate on, UTF-8")->required();
+    command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")
+        ->type_name(model_type)
+        ->required();
+    command->add_option("--source", options->source, "The unquantised model that -m was made from")
+        ->type_name(model_type);
+    command->add_option("-f,--file", options->text, "Text to evaluate on, UTF-8")
+        ->type_name(file_type)
+        ->required();
     const auto positive = CLI::Range(int64_t(1), int64_t(1) << 40);
     command->add_option("--windows", options->perplexity.windows, "Windows to run")
         ->check(positive)

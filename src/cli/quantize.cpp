@@ -190,16 +190,20 @@ Command add_quantize(CLI::App& program) {
         "  halfbyte quantize -m DIR -o OUT --scheme NVFP4A16 --ignore lm_head --ignore 're:.*down_proj$'",
         options->common);
     command->add_option("-m,--model", options->model, "Source: Hugging Face folder or .gguf file")
+        ->type_name(model_type)
         ->required();
     command->add_option("-o,--output", options->output, "Folder to make; it appears whole or not at all")
+        ->type_name(folder_type)
         ->required();
     command
         ->add_option("--scheme", options->scheme,
                      "NVFP4 quantises weights and activations, NVFP4A16 weights only")
         ->check(CLI::IsMember({"NVFP4", "NVFP4A16"}))
         ->required();
-    command->add_option("--calibrate", options->calibrate,
-                        "Text to measure the input scales of NVFP4 on, UTF-8; never the evaluation text");
+    command
+        ->add_option("--calibrate", options->calibrate,
+                     "Text to measure the input scales of NVFP4 on, UTF-8; never the evaluation text")
+        ->type_name(file_type);
     command->add_option("--calibrate-tokens", options->calibrate_tokens, "Tokens of it to run")
         ->check(CLI::Range(int64_t(1), int64_t(1) << 40))
         ->capture_default_str();

@@ -32,7 +32,9 @@ Command add_tokenize(CLI::App& program) {
                                     "  halfbyte tokenize -m MODEL.gguf -p 'Hello, world!'\n"
                                     "  halfbyte tokenize -m DIR -p 'Hello' --format json",
                                     options->common);
-    command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")->required();
+    command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")
+        ->type_name(model_type)
+        ->required();
     command->add_option("-p,--prompt", options->text, "The text")->required();
     return {command, [options] { return run(*options); }};
 }

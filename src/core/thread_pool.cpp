@@ -31,13 +31,16 @@ static int cgroup_limit() {
     }
 }
 
-int usable_threads() {
+ThreadLimits thread_limits() {
     cpu_set_t set;
     CPU_ZERO(&set);
-    int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-    if (count == 0) count = std::max(1u, std::thread::hardware_concurrency());
-    if (const int limit = cgroup_limit(); limit > 0) count = std::min(count, limit);
-    return count;
+    int affinity = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+    if (affinity == 0) affinity = std::max(1, int(std::thread::hardware_concurrency()));
+    return {affinity, cgroup_limit()};
+}
+
+int ThreadLimits::usable() const {
+    return cgroup_quota > 0 ? std::min(affinity, cgroup_quota) : affinity;
 }
 
 struct ThreadPool::State {
@@ -96,7 +99,7 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
     check(threads >= 0 && threads <= 4096, ErrorKind::usage, "threads: {} given, 1 to 4096 are possible",
           threads);
-    if (threads == 0) threads = usable_threads();
+    if (threads == 0) threads = thread_limits().usable();
     try {
         for (int i = 1; i < threads; i++)
             state_->workers.emplace_back([state = state_.get()] { state->work(); });

@@ -29,6 +29,13 @@ class ThreadPool {
     std::unique_ptr<State> state_;
 };
 
-int usable_threads();
+// What limits the number of threads of this process.
+struct ThreadLimits {
+    int affinity = 0;      // processors that it may run on
+    int cgroup_quota = 0;  // whole processors that its cgroup grants, at least 1; 0: no limit
+
+    int usable() const;
+};
+ThreadLimits thread_limits();
 
 }  // namespace halfbyte

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "core/version.h"
+#include "halfbyte/version.h"
 
 namespace halfbyte::quantizer {
 

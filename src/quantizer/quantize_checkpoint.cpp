@@ -13,7 +13,7 @@
 #include "core/check.h"
 #include "core/element.h"
 #include "core/output_folder.h"
-#include "core/version.h"
+#include "halfbyte/version.h"
 #include "model/decoder.h"
 #include "quantizer/folder_readme.h"
 #include "quantizer/ignore_patterns.h"

@@ -19,7 +19,8 @@ COMMANDS = {"quantize": ["-m", "--scheme", "--calibrate", "--calibrate-tokens", 
                          "--ignore-eos"],
             "tokenize": ["-m", "-p"],
             "logits": ["--tokens", "--arithmetic", "-o", "--force"],
-            "env": []}
+            "env": [],
+            "completion": ["bash", "zsh", "fish"]}
 COMMON = ["--threads", "--cpu-level", "--format", "--quiet", "-v", "--help"]
 
 
@@ -34,19 +35,32 @@ class Help(TestCase):
         for command, options in COMMANDS.items():
             result = self.ok(command, "--help")
             self.assertEqual(result.err, "")
-            for part in [*options, *COMMON]:
+            for part in [*options, *([] if command == "completion" else COMMON)]:
                 self.assertRegex(result.out, rf"(^|[ ,]){re.escape(part)}\b", command)
             self.assertRegex(result.out, rf"Examples:\n  halfbyte {command}\b")
 
     def test_version(self):
         self.assertRegex(self.ok("--version").out, r"^halfbyte \d+\.\d+\.\d+\n$")
 
-    def test_env_names_levels_and_threads(self):
+    def test_env_says_what_was_chosen_and_why(self):
         value = self.json("env", "--threads", "2", "--cpu-level", "scalar")
-        self.assertEqual(value["threads"], 2)
-        self.assertEqual(value["cpu_level"], "scalar")
+        self.assertEqual((value["threads"], value["threads_reason"]), (2, "asked for with --threads"))
+        self.assertEqual((value["cpu_level"], value["cpu_level_reason"]), ("scalar", "asked for with --cpu-level"))
         self.assertEqual([level["level"] for level in value["cpu_levels"]], ["scalar", "avx2", "avx512"])
-        self.assertIn("yes, chosen", self.ok("env").out)
+        value = self.json("env")
+        allowed = len(os.sched_getaffinity(0))
+        self.assertEqual((value["processors_allowed"], value["threads"]),
+                         (allowed, min(allowed, value["cgroup_processors"] or allowed)))
+        self.assertIn("highest", value["cpu_level_reason"])
+        text = self.ok("env").out
+        for part in ["yes, chosen", value["compiler"], value["build_type"], "backends: cpu", "PCRE2 10.", "Unicode",
+                     f"{value['memory_bytes'] / 2**30:.1f} GiB in all"]:
+            self.assertIn(part, text)
+
+    def test_env_sees_the_affinity(self):
+        one = min(os.sched_getaffinity(0))
+        value = self.json("env", preexec_fn=lambda: os.sched_setaffinity(0, {one}))
+        self.assertEqual((value["threads"], value["processors_allowed"]), (1, 1))
 
 
 class Usage(TestCase):

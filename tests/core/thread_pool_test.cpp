@@ -155,8 +155,8 @@ TEST(ThreadPool, NeitherTheCallerNorAWorkerFlushesOrRoundsOtherwise) {
 #endif
 
 TEST(ThreadPool, ZeroThreadsMeansAllUsableOnes) {
-    EXPECT_GE(usable_threads(), 1);
-    EXPECT_EQ(ThreadPool(0).threads(), usable_threads());
+    EXPECT_GE(thread_limits().usable(), 1);
+    EXPECT_EQ(ThreadPool(0).threads(), thread_limits().usable());
 }
 
 TEST(ThreadPool, RefusesAnImpossibleNumberOfThreads) {
