@@ -102,7 +102,7 @@ Command add_generate(CLI::App& program) {
     auto options = std::make_shared<Options>();
     CLI::App* command =
         add_command(program, "generate", "Generate text from a prompt",
-                    "  halfbyte generate -m DIR --chat -p 'What is the capital of France?'\n"
+                    "  halfbyte generate -m OUT --chat -p 'What is the capital of France?'\n"
                     "  halfbyte generate -m MODEL.gguf -p 'Once upon a time' -n 64 --temp 0.8 --seed 1",
                     options->common);
     command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")

@@ -87,8 +87,8 @@ Command add_logits(CLI::App& program) {
     auto options = std::make_shared<Options>();
     CLI::App* command =
         add_command(program, "logits", "Write the logits of a token sequence to a safetensors file",
-                    "  halfbyte logits -m DIR --tokens 504,3575,282 -o logits.safetensors\n"
-                    "  halfbyte logits -m DIR --tokens 1,2,3 --arithmetic w4a16 -o logits.safetensors",
+                    "  halfbyte logits -m DIR --tokens 1,2,3 -o logits.safetensors\n"
+                    "  halfbyte logits -m OUT --tokens 1,2,3 --arithmetic w4a16 -o logits16.safetensors",
                     options->common);
     command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")
         ->type_name(model_type)

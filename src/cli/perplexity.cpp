@@ -157,13 +157,13 @@ int run(Options options) {
 
 Command add_perplexity(CLI::App& program) {
     auto options = std::make_shared<Options>();
-    CLI::App* command =
-        add_command(program, "perplexity",
-                    "Evaluate a model on a text: source, simulated and kernel arithmetic side by side",
-                    "  halfbyte perplexity -m DIR --source MODEL.gguf -f text.txt\n"
-                    "  halfbyte perplexity -m DIR -f text.txt --windows 8 --arithmetic kernel --format json\n"
-                    "  halfbyte perplexity -m MODEL.gguf -f text.txt",
-                    options->common);
+    CLI::App* command = add_command(
+        program, "perplexity",
+        "Evaluate a model on a text: source, simulated and kernel arithmetic side by side",
+        "  halfbyte perplexity -m OUT --source MODEL.gguf -f evaluate.txt\n"
+        "  halfbyte perplexity -m OUT -f evaluate.txt --windows 8 --arithmetic kernel --format json\n"
+        "  halfbyte perplexity -m MODEL.gguf -f evaluate.txt",
+        options->common);
     command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")
         ->type_name(model_type)
         ->required();

@@ -186,8 +186,8 @@ Command add_quantize(CLI::App& program) {
     auto options = std::make_shared<Options>();
     CLI::App* command = add_command(
         program, "quantize", "Quantise a model to an NVFP4 checkpoint (compressed-tensors)",
-        "  halfbyte quantize -m MODEL.gguf -o OUT --scheme NVFP4 --calibrate text.txt\n"
-        "  halfbyte quantize -m DIR -o OUT --scheme NVFP4A16 --ignore lm_head --ignore 're:.*down_proj$'",
+        "  halfbyte quantize -m MODEL.gguf -o OUT --scheme NVFP4 --calibrate calibrate.txt\n"
+        "  halfbyte quantize -m DIR -o OUT16 --scheme NVFP4A16 --ignore lm_head --ignore 're:.*down_proj$'",
         options->common);
     command->add_option("-m,--model", options->model, "Source: Hugging Face folder or .gguf file")
         ->type_name(model_type)

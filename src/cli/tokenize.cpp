@@ -30,7 +30,7 @@ Command add_tokenize(CLI::App& program) {
     auto options = std::make_shared<Options>();
     CLI::App* command = add_command(program, "tokenize", "Print the token ids of a text",
                                     "  halfbyte tokenize -m MODEL.gguf -p 'Hello, world!'\n"
-                                    "  halfbyte tokenize -m DIR -p 'Hello' --format json",
+                                    "  halfbyte tokenize -m DIR -p 'Hello, world!' --format json",
                                     options->common);
     command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")
         ->type_name(model_type)

@@ -246,7 +246,7 @@ class TinyModel:
 
         value("general.architecture", 8, text("llama"))
         value("general.name", 8, text("Tiny"))
-        for key, number in {"block_count": LAYERS, "context_length": CONTEXT, "embedding_length": HIDDEN,
+        for key, number in {"block_count": LAYERS, "context_length": self.config["max_position_embeddings"], "embedding_length": HIDDEN,
                             "feed_forward_length": WIDE, "attention.head_count": HEADS,
                             "attention.head_count_kv": KV_HEADS, "rope.dimension_count": HEAD_DIM}.items():
             u32("llama." + key, number)

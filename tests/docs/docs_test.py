@@ -22,10 +22,10 @@ import support
 from support import DEMO_MODEL, DEMO_TEXT, PROGRAM, TestCase, TinyModel, halfbyte
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "tests/fuzz/README.md"])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tests/fuzz").glob("*.md")])
 BUILDS = re.compile(r"\./(demo|test)\.sh|cmake|need_packages|pip install|\bpython3? -m venv|apt-get|build/fuzz/")
 # Seconds, speeds and memory are those of one machine; so is the width of their columns.
-MEASURED = [(re.compile(r" +\d+(\.\d+)? s\b"), " _ s"), (re.compile(r" +\d+ tokens/s"), " _ tokens/s"),
+MEASURED = [(re.compile(r" +\d+(\.\d+)? s\b"), " _ s"), (re.compile(r" +\d+(\.\d+)? tokens/s"), " _ tokens/s"),
             (re.compile(r"(peak memory|needs about) \d+ MiB"), r"\1 _ MiB")]
 
 
@@ -85,7 +85,7 @@ def run_in(folder, commands):
 
 class Documents(TestCase):
     def check_document(self, document):
-        folder = clone_after_building(self.work / document.stem)
+        folder = clone_after_building(self.work / str(document.relative_to(ROOT)).replace("/", "-"))
         commands, expected = [], []
         for kind, name, lines in blocks_of(document):
             if kind == "hexdump":
