@@ -84,6 +84,7 @@ class Checkpoint {
 
     // How a dense tensor is stored: "BF16", "F32", "Q4_1".
     virtual std::string stored_format(const std::string& name) const = 0;
+    virtual std::vector<std::filesystem::path> weight_files() const = 0;
     virtual uint64_t file_bytes() const = 0;    // of all weight files
     virtual uint64_t weight_bytes() const = 0;  // of the tensors in them
 };

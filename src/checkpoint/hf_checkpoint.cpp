@@ -158,6 +158,7 @@ class HfCheckpoint final : public Checkpoint {
         return std::string(halfbyte::name_of(dense_.at(name).dtype));
     }
 
+    std::vector<fs::path> weight_files() const override { return files_->files(); }
     uint64_t file_bytes() const override {
         std::set<const MappedFile*> files;
         for (const auto& [name, tensor] : files_->tensors()) files.insert(tensor.file);

@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "checkpoint/json.h"
 #include "core/check.h"
@@ -23,7 +24,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t header_limit = 100'000'000;  // the format's own
-constexpr std::string_view index_name = "model.safetensors.index.json", single_name = "model.safetensors";
+constexpr std::string_view single_name = "model.safetensors";
 
 template <typename... Values>
 void rule(bool holds, fmt::format_string<Values...> text, Values&&... values) {
@@ -53,6 +54,41 @@ std::optional<int64_t> byte_count(const std::vector<int64_t>& shape, DType dtype
 std::string text_of(const std::vector<int64_t>& shape) {
     return fmt::format("[{}]", fmt::join(shape, ", "));
 }
+
+// Where a tensor that starts at `begin` ends in the file `where`.
+int64_t end_of(const TensorDeclaration& tensor, int64_t begin, const fs::path& where) {
+    const auto bytes = byte_count(tensor.shape, tensor.dtype);
+    int64_t end = 0;
+    check(bytes && !__builtin_add_overflow(begin, *bytes, &end), ErrorKind::usage,
+          "{}: the size of tensor {} with shape {} overflows", where.string(), quote(tensor.name),
+          text_of(tensor.shape));
+    return end;
+}
+
+Json header_entry(const TensorDeclaration& tensor, int64_t begin, int64_t end) {
+    return {
+        {"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", std::array{begin, end}}};
+}
+
+// The size of a file, counted as its tensors are declared.
+class FileSize {
+  public:
+    explicit FileSize(const std::map<std::string, std::string>& metadata) {
+        if (!metadata.empty()) add_entry("__metadata__", metadata);
+    }
+    void add(const TensorDeclaration& tensor) {
+        const int64_t begin = std::exchange(data_, end_of(tensor, data_, single_name));
+        add_entry(tensor.name, header_entry(tensor, begin, data_));
+    }
+    uint64_t bytes() const { return sizeof(uint64_t) + (header_ + 7) / 8 * 8 + uint64_t(data_); }
+
+  private:
+    void add_entry(const std::string& key, const Json& value) {
+        header_ += (header_ > 2) + Json(key).dump().size() + 1 + value.dump().size();
+    }
+    uint64_t header_ = 2;
+    int64_t data_ = 0;
+};
 
 std::vector<uint64_t> unsigned_list(const Json& json, const char* key, const std::string& where) {
     const auto found = json.find(key);
@@ -204,6 +240,12 @@ SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : folder_(folder) {
     }
 }
 
+std::vector<fs::path> SafetensorsFolder::files() const {
+    std::vector<fs::path> paths;
+    for (const auto& file : files_) paths.push_back(file->file().path());
+    return paths;
+}
+
 SafetensorsWriter::SafetensorsWriter(const fs::path& path, const std::vector<TensorDeclaration>& tensors,
                                      const std::map<std::string, std::string>& metadata)
     : path_(path) {
@@ -216,15 +258,9 @@ SafetensorsWriter::SafetensorsWriter(const fs::path& path, const std::vector<Ten
     for (const TensorDeclaration& tensor : tensors) {
         check(names.insert(tensor.name).second, ErrorKind::usage, "{}: the tensor name {} is taken",
               path.string(), quote(tensor.name));
-        const auto bytes = byte_count(tensor.shape, tensor.dtype);
-        const int64_t begin = end;
-        check(bytes && !__builtin_add_overflow(begin, *bytes, &end), ErrorKind::usage,
-              "{}: the size of tensor {} with shape {} overflows", path.string(), quote(tensor.name),
-              text_of(tensor.shape));
-        entries.emplace_back(tensor.name, Json{{"dtype", name_of(tensor.dtype)},
-                                               {"shape", tensor.shape},
-                                               {"data_offsets", std::array{begin, end}}});
-        pending_.push_back({tensor.name, uint64_t(*bytes)});
+        const int64_t begin = std::exchange(end, end_of(tensor, end, path));
+        entries.emplace_back(tensor.name, header_entry(tensor, begin, end));
+        pending_.push_back({tensor.name, uint64_t(end - begin)});
     }
     std::string text = header.dump();
     text.append((8 - text.size() % 8) % 8, ' ');
@@ -285,6 +321,89 @@ void SafetensorsWriter::finish() {
     done(::rename(temporary_.c_str(), path_.c_str()), "put in place");
     temporary_.clear();
     sync_to_disk(path_.has_parent_path() ? path_.parent_path() : fs::path("."));
+}
+
+std::vector<std::vector<TensorDeclaration>> split_into_files(
+    const std::vector<TensorDeclaration>& tensors, const std::map<std::string, std::string>& metadata,
+    uint64_t limit) {
+    const auto size_of_range = [&](FileSize size, size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) size.add(tensors[i]);
+        return size;
+    };
+    const auto module = [&](size_t i) {
+        return std::string_view(tensors[i].name).substr(0, tensors[i].name.rfind('.'));
+    };
+    const FileSize empty(metadata);
+    FileSize size = empty;
+    std::vector<std::vector<TensorDeclaration>> files(1);
+    for (size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {
+        while (end < tensors.size() && module(end) == module(begin)) ++end;
+        const FileSize alone = size_of_range(empty, begin, end);
+        if (alone.bytes() > limit) end = begin + 1;  // no file holds the module: cut it between its tensors
+        size = size_of_range(size, begin, end);
+        if (size.bytes() > limit && !files.back().empty()) {
+            files.emplace_back();
+            size = size_of_range(empty, begin, end);
+        }
+        files.back().insert(files.back().end(), tensors.begin() + begin, tensors.begin() + end);
+    }
+    return files;
+}
+
+std::vector<std::string> weight_file_names(size_t files) {
+    if (files == 1) return {std::string(single_name)};
+    std::vector<std::string> names;
+    for (size_t i = 1; i <= files; ++i)
+        names.push_back(fmt::format("model-{:05}-of-{:05}.safetensors", i, files));
+    return names;
+}
+
+SafetensorsFolderWriter::SafetensorsFolderWriter(const fs::path& folder,
+                                                 std::vector<std::vector<TensorDeclaration>> files,
+                                                 std::map<std::string, std::string> metadata)
+    : folder_(folder),
+      files_(std::move(files)),
+      metadata_(std::move(metadata)),
+      names_(weight_file_names(files_.size())) {
+    for (size_t i = 0; i < files_.size(); ++i) {
+        for (const TensorDeclaration& tensor : files_[i]) {
+            check(file_of_.emplace(tensor.name, i).second, ErrorKind::usage,
+                  "{}: the tensor name {} is taken", folder.string(), quote(tensor.name));
+        }
+    }
+    open_file();
+}
+
+void SafetensorsFolderWriter::open_file() {
+    writer_.emplace(folder_ / names_[current_], files_[current_], metadata_);
+}
+
+void SafetensorsFolderWriter::write(const std::string& name, std::span<const uint8_t> bytes) {
+    const auto found = file_of_.find(name);
+    while (found != file_of_.end() && found->second > current_) {
+        writer_->finish();
+        ++current_;
+        open_file();
+    }
+    writer_->write(name, bytes);
+}
+
+void SafetensorsFolderWriter::finish() {
+    for (writer_->finish(); current_ + 1 < files_.size(); writer_->finish()) {  // what is left holds no bytes
+        ++current_;
+        open_file();
+    }
+}
+
+std::string SafetensorsFolderWriter::index() const {
+    if (files_.size() == 1) return {};
+    Json map = Json::object();
+    auto& entries = map.get_ref<Json::object_t&>();
+    int64_t total = 0;
+    for (const auto& [name, file] : file_of_) entries.emplace_back(name, names_[file]);
+    for (const auto& tensors : files_)
+        for (const TensorDeclaration& tensor : tensors) total = end_of(tensor, total, folder_);
+    return Json{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}}.dump(2) + "\n";
 }
 
 }  // namespace halfbyte::checkpoint

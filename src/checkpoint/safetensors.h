@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/mapped_file.h"
@@ -33,6 +35,7 @@ class SafetensorsFile {
     explicit SafetensorsFile(const std::filesystem::path& path);
     const std::map<std::string, TensorView>& tensors() const { return tensors_; }
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
+    const MappedFile& file() const { return file_; }
 
   private:
     MappedFile file_;
@@ -46,6 +49,7 @@ class SafetensorsFolder {
     explicit SafetensorsFolder(const std::filesystem::path& folder);
     const std::map<std::string, TensorView>& tensors() const { return tensors_; }
     const std::filesystem::path& folder() const { return folder_; }
+    std::vector<std::filesystem::path> files() const;  // by name
 
   private:
     std::filesystem::path folder_;
@@ -85,6 +89,40 @@ class SafetensorsWriter {
     std::vector<Pending> pending_;
     size_t current_ = 0;
     uint64_t written_in_current_ = 0, total_bytes_ = 0;
+};
+
+// Cuts the tensors, kept in their order, into files of at most `limit` bytes, headers included. Neighbours of
+// one module ("m.weight_packed", "m.weight_scale") stay together unless they are too large for one file. A
+// tensor that is too large alone has a file of its own.
+std::vector<std::vector<TensorDeclaration>> split_into_files(
+    const std::vector<TensorDeclaration>& tensors, const std::map<std::string, std::string>& metadata,
+    uint64_t limit);
+
+// "model.safetensors", or "model-00001-of-00003.safetensors" and so on.
+std::vector<std::string> weight_file_names(size_t files);
+
+constexpr std::string_view index_name = "model.safetensors.index.json";
+
+// Writes the files that split_into_files gives as SafetensorsWriter does, one after the other.
+class SafetensorsFolderWriter {
+  public:
+    SafetensorsFolderWriter(const std::filesystem::path& folder,
+                            std::vector<std::vector<TensorDeclaration>> files,
+                            std::map<std::string, std::string> metadata);
+    void write(const std::string& name, std::span<const uint8_t> bytes);
+    void finish();
+    std::string index() const;  // the text of `index_name`; empty for a single file, which has none
+
+  private:
+    void open_file();
+
+    std::filesystem::path folder_;
+    std::vector<std::vector<TensorDeclaration>> files_;
+    std::map<std::string, std::string> metadata_;
+    std::vector<std::string> names_;
+    std::map<std::string, size_t> file_of_;
+    size_t current_ = 0;
+    std::optional<SafetensorsWriter> writer_;
 };
 
 }  // namespace halfbyte::checkpoint

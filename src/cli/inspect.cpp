@@ -87,6 +87,7 @@ int run(const Options& options) {
     for (const TensorRow& row : rows) formats[row.format]++;
     const double bits = parameters == 0 ? 0 : 8.0 * double(file->weight_bytes()) / double(parameters);
     const ScaleStatistics scales = scale_statistics(*file);
+    const auto weight_files = file->weight_files();
 
     if (options.common.json()) {
         Json json = {{"schema", 1}, {"dialect", file->description()}};
@@ -94,6 +95,8 @@ int run(const Options& options) {
         json["architecture"] = file->config().architecture;
         json["parameters"] = parameters;
         json["file_bytes"] = file->file_bytes();
+        json["weight_files"] = Json::array();
+        for (const auto& path : weight_files) json["weight_files"].push_back(path.filename().string());
         json["bits_per_weight"] = bits;
         json["formats"] = formats;
         json["scales"] = nullptr;
@@ -122,8 +125,10 @@ int run(const Options& options) {
         counts += fmt::format("{}{} {} {}{}", counts.empty() ? "" : ", ", count, format,
                               format == "NVFP4" ? "linear" : "tensor", count == 1 ? "" : "s");
     fmt::print("{}: {}, {}\n", options.path, printable(file->config().architecture), file->description());
-    fmt::print("{}; {} parameters in {}, {:.2f} bits per weight\n", counts, parameters,
-               mebibytes(file->file_bytes()), bits);
+    const std::string shards =
+        weight_files.size() == 1 ? "" : fmt::format(" in {} files", weight_files.size());
+    fmt::print("{}; {} parameters in {}{}, {:.2f} bits per weight\n", counts, parameters,
+               mebibytes(file->file_bytes()), shards, bits);
     if (!file->nvfp4().empty()) {
         fmt::print("block scales: {} blocks, {:g} to {:g}; {} zero, {} subnormal, {} at 448\n", scales.blocks,
                    scales.block.low, scales.block.high, scales.zero, scales.subnormal, scales.largest);

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cmath>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/model_files.h"
@@ -17,7 +20,7 @@ using checkpoint::Scheme;
 
 struct Options {
     CommonOptions common;
-    std::string model, output, scheme, calibrate;
+    std::string model, output, scheme, calibrate, max_shard_size = "5GB";
     int64_t calibrate_tokens = 2048;
     std::vector<std::string> ignore = {"lm_head"};
     bool separate_scales = false, dry_run = false, force = false;
@@ -33,6 +36,25 @@ std::string quoted(const std::string& word) {
     return text + "'";
 }
 
+// "500M", "5G", "5GB", "5GiB", "1.5GB" or bytes: K, M, G, T count in thousands, Ki, Mi, Gi, Ti in 1024s.
+// Nothing for what is no size, or one below a byte or beyond 2^62.
+std::optional<uint64_t> parse_size(const std::string& text) {
+    double value = 0;
+    const char* const end = text.data() + text.size();
+    auto [next, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
+    if (error != std::errc()) return {};
+    std::string unit(next, end);
+    for (char& c : unit) c = char(std::toupper(uint8_t(c)));
+    if (unit.ends_with('B')) unit.pop_back();
+    const double base = unit.ends_with('I') ? 1024 : 1000;
+    if (unit.size() == 2 && base == 1024) unit.pop_back();
+    const size_t power = unit.empty() ? 0 : std::string_view("KMGT").find(unit) + 1;
+    if (unit.size() > 1 || (!unit.empty() && power == 0)) return {};
+    value *= std::pow(base, double(power));
+    if (!(value >= 1 && value < 0x1p62)) return {};
+    return uint64_t(std::llround(value));
+}
+
 std::string command_line(const Options& options, const std::string& scheme, const std::string& calibrate) {
     std::string text = fmt::format("halfbyte quantize -m {} -o {} --scheme {}", quoted(options.model),
                                    quoted(options.output), scheme);
@@ -44,6 +66,7 @@ std::string command_line(const Options& options, const std::string& scheme, cons
     if (options.ignore != std::vector<std::string>{"lm_head"})
         for (const std::string& pattern : options.ignore) text += " --ignore " + quoted(pattern);
     if (options.separate_scales) text += " --separate-scales";
+    if (options.max_shard_size != "5GB") text += " --max-shard-size " + options.max_shard_size;
     return text;
 }
 
@@ -106,6 +129,7 @@ void print_report(const Options& options, const quantizer::QuantizeReport& repor
                     {"scheme", options.scheme},
                     {"source_bytes", report.source_bytes},
                     {"output_bytes", report.output_bytes},
+                    {"weight_files", report.weight_files},
                     {"quantized_layers", report.layers.size()},
                     {"dense_tensors", report.dense_tensors},
                     {"bits_per_weight", report.bits_per_weight},
@@ -134,7 +158,10 @@ void print_report(const Options& options, const quantizer::QuantizeReport& repor
     if (options.dry_run)
         fmt::print("dry run: nothing was written\n");
     else
-        fmt::print("written to {}\n", options.output);
+        fmt::print("written to {}{}\n", options.output,
+                   report.weight_files.size() == 1
+                       ? ""
+                       : fmt::format(", weights in {} files", report.weight_files.size()));
 }
 
 int run(const Options& options) {
@@ -154,6 +181,7 @@ int run(const Options& options) {
         .separate_scales = options.separate_scales,
         .dry_run = options.dry_run,
         .force = options.force,
+        .max_shard_bytes = *parse_size(options.max_shard_size),
         .command = command_line(options, options.scheme, options.calibrate),
         .calibration_text = std::filesystem::path(options.calibrate).filename().string()};
 
@@ -187,7 +215,8 @@ Command add_quantize(CLI::App& program) {
     CLI::App* command = add_command(
         program, "quantize", "Quantise a model to an NVFP4 checkpoint (compressed-tensors)",
         "  halfbyte quantize -m MODEL.gguf -o OUT --scheme NVFP4 --calibrate calibrate.txt\n"
-        "  halfbyte quantize -m DIR -o OUT16 --scheme NVFP4A16 --ignore lm_head --ignore 're:.*down_proj$'",
+        "  halfbyte quantize -m DIR -o OUT16 --scheme NVFP4A16 --ignore lm_head --ignore 're:.*down_proj$'\n"
+        "  halfbyte quantize -m DIR -o SHARDS --scheme NVFP4A16 --max-shard-size 2GB",
         options->common);
     command->add_option("-m,--model", options->model, "Source: Hugging Face folder or .gguf file")
         ->type_name(model_type)
@@ -217,6 +246,17 @@ Command add_quantize(CLI::App& program) {
         ->capture_default_str();
     command->add_flag("--separate-scales", options->separate_scales,
                       "A weight scale of its own for each of q, k, v and of gate, up");
+    command
+        ->add_option(
+            "--max-shard-size", options->max_shard_size,
+            "Largest size of a weight file, such as 500MB, 5GB (thousands) or 5GiB (1024s); a larger "
+            "model is written as several files and an index")
+        ->type_name("SIZE")
+        ->check([](const std::string& text) {
+            return parse_size(text) ? std::string()
+                                    : "'" + text + "' is not a size such as 500MB, 5GB, 5GiB or 5000000000";
+        })
+        ->capture_default_str();
     command->add_flag("--dry-run", options->dry_run, "Do everything but write");
     command->add_flag("--force", options->force, "Replace an existing OUT");
     return {command, [options] { return run(*options); }};

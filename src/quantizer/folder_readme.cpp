@@ -39,6 +39,10 @@ std::string folder_readme(const checkpoint::Checkpoint& source, const QuantizeRe
     for (const std::string& pattern : options.ignore)
         ignored += (ignored.empty() ? "`" : ", `") + pattern + "`";
     text += fmt::format("* Left unquantised: {}.\n", ignored.empty() ? "nothing" : ignored);
+    if (report.weight_files.size() > 1)
+        text +=
+            fmt::format("* Weights lie in {} files, {} to {}; model.safetensors.index.json lists them.\n",
+                        report.weight_files.size(), report.weight_files.front(), report.weight_files.back());
     if (!options.command.empty()) text += fmt::format("\nCommand:\n\n    {}\n", options.command);
     return text;
 }

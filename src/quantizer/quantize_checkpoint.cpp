@@ -221,7 +221,8 @@ void check_output(const Checkpoint& source, const std::filesystem::path& out, bo
     std::error_code error;
     check(!std::filesystem::exists(out, error) || std::filesystem::is_empty(out, error) ||
               (std::filesystem::exists(out / "config.json", error) &&
-               std::filesystem::exists(out / "model.safetensors", error)),
+               (std::filesystem::exists(out / "model.safetensors", error) ||
+                std::filesystem::exists(out / checkpoint::index_name, error))),
           ErrorKind::usage,
           "{}: is not replaced, since it holds no config.json and model.safetensors and so no model",
           out.string());
@@ -290,8 +291,10 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         declarations.push_back({module + ".weight_scale", DType::f8_e4m3, {n, k / 16}});
     }
 
-    std::optional<checkpoint::SafetensorsWriter> writer;
-    if (folder) writer.emplace(folder->path() / "model.safetensors", declarations, file_metadata(options));
+    auto files = checkpoint::split_into_files(declarations, file_metadata(options), options.max_shard_bytes);
+    result.weight_files = checkpoint::weight_file_names(files.size());
+    std::optional<checkpoint::SafetensorsFolderWriter> writer;
+    if (folder) writer.emplace(folder->path(), std::move(files), file_metadata(options));
     const auto write = [&](const std::string& name, const void* data, size_t bytes) {
         if (writer) writer->write(name, {static_cast<const uint8_t*>(data), bytes});
     };
@@ -360,10 +363,12 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     if (!folder) return result;
 
     writer->finish();
+    if (const std::string index = writer->index(); !index.empty())
+        folder->write_text(checkpoint::index_name, index);
     checkpoint::Json config = source.config().json;
     config["quantization_config"] = checkpoint::quantization_config(options.scheme, plan.unquantized);
     folder->write_text("config.json", config.dump(2) + "\n");
-    const checkpoint::CompanionFiles& files = source.companions();
+    const checkpoint::CompanionFiles& companions = source.companions();
     const auto write_file = [&](const char* name, const std::string& content) {
         if (content.empty())
             result.warnings.push_back(std::string(name) +
@@ -371,11 +376,11 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         else
             folder->write_text(name, content);
     };
-    write_file("generation_config.json",
-               files.generation_config.empty() ? generation_config(config) : files.generation_config);
-    write_file("tokenizer.json", files.tokenizer);
-    write_file("tokenizer_config.json", files.tokenizer_config);
-    write_file("chat_template.jinja", files.chat_template);
+    write_file("generation_config.json", companions.generation_config.empty() ? generation_config(config)
+                                                                              : companions.generation_config);
+    write_file("tokenizer.json", companions.tokenizer);
+    write_file("tokenizer_config.json", companions.tokenizer_config);
+    write_file("chat_template.jinja", companions.chat_template);
     folder->write_text("README.md", folder_readme(source, result, calibration, options));
     folder->commit();
     return result;

@@ -17,11 +17,12 @@ namespace halfbyte::quantizer {
 struct QuantizeOptions {
     checkpoint::Scheme scheme = checkpoint::Scheme::nvfp4;
     std::vector<std::string> ignore = {"lm_head"};
-    bool separate_scales = false;  // q, k, v and gate, up each with a weight scale of its own
-    bool dry_run = false;          // everything but writing
-    bool force = false;            // replace an existing folder
-    std::string command;           // for the README of the new folder; empty: left out
-    std::string calibration_text;  // likewise: the file's name
+    bool separate_scales = false;              // q, k, v and gate, up each with a weight scale of its own
+    bool dry_run = false;                      // everything but writing
+    bool force = false;                        // replace an existing folder
+    uint64_t max_shard_bytes = 5'000'000'000;  // a larger model is written as several files
+    std::string command;                       // for the README of the new folder; empty: left out
+    std::string calibration_text;              // likewise: the file's name
 };
 
 struct LayerReport {
@@ -40,7 +41,8 @@ struct QuantizeReport {
     uint64_t output_bytes = 0;             // of the tensors, as written
     double bits_per_weight = 0;            // of the whole file
     double quantized_bits_per_weight = 0;  // of the quantised layers, scales included
-    std::vector<std::string> warnings;     // whole sentences
+    std::vector<std::string> weight_files;
+    std::vector<std::string> warnings;  // whole sentences
 };
 
 // What quantize_checkpoint checks before any work, to ask before a calibration. Error (usage): the source is

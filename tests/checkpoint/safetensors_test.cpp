@@ -1,5 +1,6 @@
 #include "checkpoint/safetensors.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 #include <signal.h>
@@ -320,6 +321,145 @@ TEST(SafetensorsWriter,
     ::setrlimit(RLIMIT_FSIZE, &old_limit);
     ::signal(SIGXFSZ, old_handler);
     EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+// ---- several files
+
+using Split = std::vector<std::vector<std::string>>;
+
+static Split split_names(const std::vector<TensorDeclaration>& tensors, uint64_t limit) {
+    Split names;
+    for (const auto& file : split_into_files(tensors, {}, limit)) {
+        names.emplace_back();
+        for (const TensorDeclaration& tensor : file) names.back().push_back(tensor.name);
+    }
+    return names;
+}
+
+static uint64_t size_written(const std::vector<TensorDeclaration>& tensors,
+                             const std::map<std::string, std::string>& metadata = {}) {
+    const TemporaryFolder folder;
+    return SafetensorsWriter(folder / "file", tensors, metadata).file_bytes();
+}
+
+TEST(SplitIntoFiles, CutsWhereAFileWouldPassTheLimit) {
+    const std::vector<TensorDeclaration> tensors = {{"a", DType::u8, {1000}},
+                                                    {"b", DType::f32, {250}},
+                                                    {"c", DType::u8, {10, 100}},
+                                                    {"d", DType::u8, {}}};
+    const uint64_t whole = size_written(tensors), two = size_written({tensors[0], tensors[1]});
+    EXPECT_EQ(split_names(tensors, whole), (Split{{"a", "b", "c", "d"}}));
+    EXPECT_EQ(split_names(tensors, whole - 1), (Split{{"a", "b", "c"}, {"d"}}));
+    EXPECT_EQ(split_names(tensors, two), (Split{{"a", "b"}, {"c", "d"}}));
+    EXPECT_EQ(split_names(tensors, two - 1), (Split{{"a"}, {"b"}, {"c", "d"}}));
+    EXPECT_EQ(split_names(tensors, 1), (Split{{"a"}, {"b"}, {"c"}, {"d"}}));
+    EXPECT_EQ(split_names({}, 1), Split{{}});
+}
+
+TEST(SplitIntoFiles, KeepsAModuleTogetherWhereAFileCanHoldIt) {
+    const std::vector<TensorDeclaration> tensors = {{"m.a.weight", DType::u8, {500}},
+                                                    {"m.b.global", DType::f32, {1}},
+                                                    {"m.b.packed", DType::u8, {800}},
+                                                    {"m.b.scale", DType::u8, {100}},
+                                                    {"m.c.weight", DType::u8, {100}}};
+    const uint64_t module = size_written({tensors[1], tensors[2], tensors[3]});
+    EXPECT_EQ(split_names(tensors, module),
+              (Split{{"m.a.weight"}, {"m.b.global", "m.b.packed", "m.b.scale"}, {"m.c.weight"}}));
+    // One byte less, and no file holds it: cut as late as possible.
+    EXPECT_EQ(split_names(tensors, module - 1),
+              (Split{{"m.a.weight", "m.b.global"}, {"m.b.packed", "m.b.scale"}, {"m.c.weight"}}));
+    // A tensor beyond the limit is alone.
+    EXPECT_EQ(split_names(tensors, 700),
+              (Split{{"m.a.weight", "m.b.global"}, {"m.b.packed"}, {"m.b.scale", "m.c.weight"}}));
+}
+
+RC_GTEST_PROP(SplitIntoFiles, FilesAreWithinTheLimitAndAsFullAsCanBe, ()) {
+    std::vector<TensorDeclaration> tensors;
+    const std::map<std::string, std::string> metadata = {{"tool", "\"quoted\""}};
+    for (const int64_t size :
+         *rc::gen::resize(10, rc::gen::container<std::vector<int64_t>>(rc::gen::inRange<int64_t>(0, 3000))))
+        tensors.push_back({fmt::format("\u00e9\n{}", tensors.size()), DType::u8, {size, 1}});
+    const uint64_t limit = *rc::gen::inRange<uint64_t>(1, 5000);
+    std::vector<std::string> order;
+    const auto files = split_into_files(tensors, metadata, limit);
+    for (size_t i = 0; i < files.size(); ++i) {
+        RC_ASSERT(files[i].size() <= 1u || size_written(files[i], metadata) <= limit);
+        if (i + 1 < files.size()) {
+            auto more = files[i];
+            more.push_back(files[i + 1].front());
+            RC_ASSERT(size_written(more, metadata) > limit);
+        }
+        for (const auto& tensor : files[i]) order.push_back(tensor.name);
+    }
+    RC_ASSERT(order.size() == tensors.size());
+    for (size_t i = 0; i < order.size(); ++i) RC_ASSERT(order[i] == tensors[i].name);
+}
+
+TEST(SafetensorsFolderWriter, WritesShardsAndAnIndexThatTheReaderReads) {
+    const TemporaryFolder folder;
+    SafetensorsFolderWriter writer(folder.path(),
+                                   {{{"b", DType::u8, {2}}, {"a", DType::u8, {1}}},
+                                    {{"none", DType::f32, {0}}},
+                                    {{"c", DType::bf16, {}}}},
+                                   {{"tool", "halfbyte"}});
+    writer.write("b", bytes_in("B"));
+    writer.write("b", bytes_in("b"));
+    writer.write("a", bytes_in("A"));
+    EXPECT_FALSE(fs::exists(folder / "model-00001-of-00003.safetensors"));
+    writer.write("c", bytes_in("CC"));
+    EXPECT_TRUE(fs::exists(folder / "model-00002-of-00003.safetensors"));
+    writer.finish();
+    EXPECT_EQ(
+        writer.index(),
+        "{\n  \"metadata\": {\n    \"total_size\": 5\n  },\n  \"weight_map\": {\n"
+        "    \"a\": \"model-00001-of-00003.safetensors\",\n    \"b\": \"model-00001-of-00003.safetensors\",\n"
+        "    \"c\": \"model-00003-of-00003.safetensors\",\n"
+        "    \"none\": \"model-00002-of-00003.safetensors\"\n  }\n}\n");
+    write_file(folder / index_name, writer.index());
+    const SafetensorsFolder read(folder.path());
+    EXPECT_EQ(text_of(read.tensors().at("b").bytes), "Bb");
+    EXPECT_EQ(text_of(read.tensors().at("c").bytes), "CC");
+    ASSERT_EQ(read.files().size(), 3u);
+    EXPECT_EQ(read.files()[1].filename(), "model-00002-of-00003.safetensors");
+    EXPECT_EQ(SafetensorsFile(read.files()[2]).metadata().at("tool"), "halfbyte");
+}
+
+TEST(SafetensorsFolderWriter, ASingleFileHasNoIndex) {
+    const TemporaryFolder folder;
+    SafetensorsFolderWriter writer(folder.path(), {{{"a", DType::u8, {1}}}}, {});
+    writer.write("a", bytes_in("A"));
+    writer.finish();
+    EXPECT_EQ(writer.index(), "");
+    EXPECT_EQ(folder.names(), std::set<std::string>{"model.safetensors"});
+}
+
+TEST(SafetensorsFolderWriter, RefusesAnotherOrderAndWhatIsMissing) {
+    const std::vector<std::vector<TensorDeclaration>> files = {{{"a", DType::u8, {1}}},
+                                                               {{"b", DType::u8, {1}}}};
+    const auto usage = [&](std::string_view part,
+                           const std::function<void(SafetensorsFolderWriter&)>& action) {
+        const TemporaryFolder folder;
+        expect_error(ErrorKind::usage, part, [&] {
+            SafetensorsFolderWriter writer(folder.path(), files, {});
+            action(writer);
+        });
+        for (const std::string& name : folder.names()) EXPECT_EQ(name.find("partial"), name.npos) << name;
+    };
+    usage("\"a\": 0 of 1 bytes", [](auto& writer) { writer.write("b", bytes_in("B")); });
+    usage("\"a\" is not the next one", [](auto& writer) {
+        writer.write("a", bytes_in("A"));
+        writer.write("b", bytes_in("B"));
+        writer.write("a", bytes_in("A"));
+    });
+    usage("\"c\" is not the next one", [](auto& writer) { writer.write("c", {}); });
+    usage("\"b\": 0 of 1 bytes", [](auto& writer) {
+        writer.write("a", bytes_in("A"));
+        writer.finish();
+    });
+    const TemporaryFolder folder;
+    expect_error(ErrorKind::usage, "\"a\" is taken", [&] {
+        SafetensorsFolderWriter writer(folder.path(), {{{"a", DType::u8, {1}}}, {{"a", DType::u8, {1}}}}, {});
+    });
 }
 
 }  // namespace halfbyte::checkpoint

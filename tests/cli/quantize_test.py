@@ -213,6 +213,100 @@ class Export(QuantizeCase):
         self.assertTrue((self.work / "relative/config.json").exists())
 
 
+class Shards(QuantizeCase):
+    """A folder of several weight files: --max-shard-size."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = TinyModel().write(cls.work / "model")
+        cls.text = write_text(cls.work / "text.txt")
+        cls.options = ["--calibrate", cls.text, "--calibrate-tokens", "64"]
+        cls.one, cls.many = cls.work / "one", cls.work / "many"
+        for out, more in [(cls.one, []), (cls.many, ["--max-shard-size", "16KiB"])]:
+            made = halfbyte("quantize", "-m", cls.model, "-o", out, "--scheme", "NVFP4", *cls.options, *more,
+                            "--format", "json")
+            assert made.code == 0, made
+        cls.report = made.json()
+        cls.names = sorted(path.name for path in cls.many.glob("model-*.safetensors"))
+
+    def test_names_sizes_and_index(self):
+        count = len(self.names)
+        self.assertGreater(count, 3)
+        self.assertEqual(self.names, [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)])
+        self.assertEqual(self.report["weight_files"], self.names)
+        self.assert_nothing_new(self.many, ["README.md", "chat_template.jinja", "config.json", "generation_config.json",
+                                            "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
+                                            *self.names])
+        index = json.loads((self.many / "model.safetensors.index.json").read_text())
+        held = {name: read_safetensors(self.many / name)[0] for name in self.names}
+        self.assertEqual(index["weight_map"], {tensor: name for name, tensors in held.items() for tensor in tensors})
+        self.assertEqual(index["metadata"], {"total_size": self.report["output_bytes"]})
+        for name, tensors in held.items():
+            self.assertTrue((self.many / name).stat().st_size <= 16384 or len(tensors) == 1, name)
+        for module in MODULES:
+            self.assertEqual(len({index["weight_map"][f"{module}.{part}"] for part in [
+                "weight_packed", "weight_scale", "weight_global_scale", "input_global_scale"]}), 1, module)
+        self.assertIn(f"{count} files", (self.many / "README.md").read_text())
+        self.assertIn("--max-shard-size 16KiB", (self.many / "README.md").read_text())
+
+    def test_every_byte_is_that_of_the_single_file(self):
+        tensors = {}
+        for name in self.names:
+            shard, metadata = read_safetensors(self.many / name)
+            self.assertEqual(metadata, read_safetensors(self.one / "model.safetensors")[1])
+            tensors.update(shard)
+        self.assertEqual(tensors, read_safetensors(self.one / "model.safetensors")[0])
+        for name in ["config.json", "tokenizer.json"]:
+            self.assertEqual((self.one / name).read_bytes(), (self.many / name).read_bytes())
+
+    def test_it_is_read_as_the_single_file_is(self):
+        seen, single = self.json("inspect", self.many, "--tensors"), self.json("inspect", self.one, "--tensors")
+        self.assertEqual(seen.pop("weight_files"), self.names)
+        self.assertEqual(single.pop("weight_files"), ["model.safetensors"])
+        self.assertEqual(seen.pop("file_bytes"), sum((self.many / name).stat().st_size for name in self.names))
+        single.pop("file_bytes")
+        self.assertEqual(seen, single)
+        self.assertIn(f"in {len(self.names)} files", self.ok("inspect", self.many).out)
+        hashes = {self.json("logits", "-m", out, "--tokens", "1,2,3", "--force", "-o", self.work / "logits")["logits_hash"]
+                  for out in [self.one, self.many]}
+        self.assertEqual(len(hashes), 1)
+
+    def test_force_replaces_a_sharded_folder(self):
+        out = self.work / "again"
+        shutil.copytree(self.many, out)
+        self.refused(USAGE, [out, "--force"], *self.quantize(self.model, out))
+        self.ok(*self.quantize(self.model, out, "--force"))
+        self.assertEqual(list(out.glob("model-*")), [])
+        self.assertFalse((out / "model.safetensors.index.json").exists())
+        self.ok(*self.quantize(self.model, out, "--force", "--max-shard-size", "20K"))
+        self.assertFalse((out / "model.safetensors").exists())
+        self.json("inspect", out)
+
+    def test_a_dry_run_counts_the_files(self):
+        report = self.json(*self.quantize(self.model, self.work / "never", "--dry-run", "--max-shard-size", "16KiB",
+                                          *self.options, scheme="NVFP4"))
+        self.assertEqual(report["weight_files"], self.names)
+
+    def test_sizes(self):
+        def files(size):
+            return len(self.json(*self.quantize(self.model, self.work / "never", "--dry-run", "--max-shard-size", size))
+                       ["weight_files"])
+        self.assertEqual(files("1B"), 6 + 3 * len(MODULES))  # every tensor alone
+        self.assertEqual(files("1TiB"), 1)
+        self.ok(*self.quantize(self.model, self.work / "whole"))
+        size = (self.work / "whole/model.safetensors").stat().st_size  # in 1000s, so that the forms can be compared
+        self.assertEqual((files(str(size)), files(str(size - 1))), (1, 2))
+        for thousands, binary in [("24KB", "24000"), ("24k", "24000B"), ("0.024M", "24000"), ("0.000024GB", "24000"),
+                                  ("24KiB", "24576"), ("24Ki", "24576"), ("0.0234375MiB", "24576")]:
+            self.assertEqual(files(thousands), files(binary), thousands)
+        self.assertNotEqual(files(f"{size / 1000}KB"), files(f"{size / 1000 - 0.001}KB"))
+        self.assertEqual(files(f"{size / 1000}KiB"), 1)
+        for wrong in ["0", "-1", "GB", "5X", "5iB", "5GBB", "5 GB", "1e9", "nan", "inf", "0.1", "5GiBs", "99999999TB", "0x10"]:
+            self.refused(USAGE, ["--max-shard-size", f"'{wrong}'", "5GB"], *self.quantize(
+                self.model, self.work / "never", f"--max-shard-size={wrong}"))
+
+
 class Sources(QuantizeCase):
     """Hugging Face folders of every type, and GGUF."""
 
