@@ -87,6 +87,8 @@ class Checkpoint {
     virtual std::vector<std::filesystem::path> weight_files() const = 0;
     virtual uint64_t file_bytes() const = 0;    // of all weight files
     virtual uint64_t weight_bytes() const = 0;  // of the tensors in them
+    // What is wrong in the files and changes nothing: whole sentences.
+    virtual std::vector<std::string> warnings() const { return {}; }
 };
 
 // A folder or a file ending in .gguf. Errors: failure (not there), malformed, unsupported (dialect, GGUF

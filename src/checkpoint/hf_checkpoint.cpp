@@ -159,6 +159,7 @@ class HfCheckpoint final : public Checkpoint {
     }
 
     std::vector<fs::path> weight_files() const override { return files_->files(); }
+    std::vector<std::string> warnings() const override { return files_->warnings(); }
     uint64_t file_bytes() const override {
         std::set<const MappedFile*> files;
         for (const auto& [name, tensor] : files_->tensors()) files.insert(tensor.file);

@@ -134,6 +134,70 @@ TensorView read_entry(const std::string& name, const Json& json, std::span<const
     return view;
 }
 
+// "model-00002-of-00005.safetensors" as {"model", 2, 5}.
+struct NumberedName {
+    std::string stem;
+    uint64_t number = 0, count = 0;
+};
+
+std::optional<NumberedName> numbered(std::string_view name) {
+    if (!name.ends_with(".safetensors")) return {};
+    name.remove_suffix(std::string_view(".safetensors").size());
+    NumberedName result;
+    // Takes the digits at the end and what stands before them.
+    const auto take = [&](uint64_t& number, std::string_view before) {
+        const size_t digits = name.size() - (name.find_last_not_of("0123456789") + 1);
+        if (digits == 0 || digits > 9 || digits == name.size()) return false;
+        for (const char digit : name.substr(name.size() - digits))
+            number = number * 10 + uint64_t(digit - '0');
+        name.remove_suffix(digits);
+        if (!name.ends_with(before)) return false;
+        name.remove_suffix(before.size());
+        return true;
+    };
+    if (!take(result.count, "-of-") || !take(result.number, "-")) return {};
+    result.stem = name;
+    return result;
+}
+
+std::vector<std::string> numbered_files(const fs::path& folder) {
+    std::vector<std::string> names;
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+        if (const std::string name = entry.path().filename().string(); numbered(name)) names.push_back(name);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+// Listed names that count their files agree on how many there are and list as many, and no other file in the
+// folder is counted among them: parts of two models, or of one half copied, are not taken for one.
+void check_numbers(const std::set<std::string>& listed, const fs::path& folder, const std::string& where) {
+    struct Group {
+        std::string first;
+        uint64_t count = 0, listed = 0;
+    };
+    std::map<std::string, Group> groups;  // by stem
+    for (const std::string& name : listed) {
+        const auto shard = numbered(name);
+        if (!shard) continue;
+        Group& group = groups.try_emplace(shard->stem, Group{name, shard->count, 0}).first->second;
+        rule(group.count == shard->count, "{}: lists {} and {}, which count {} and {} files", where,
+             quote(group.first), quote(name), group.count, shard->count);
+        ++group.listed;
+    }
+    for (const auto& [stem, group] : groups) {
+        rule(group.listed >= group.count,
+             "{}: lists {} of the {} files that the name {} counts; is it complete?", where, group.listed,
+             group.count, quote(group.first));
+    }
+    for (const std::string& name : numbered_files(folder)) {
+        rule(listed.contains(name) || !groups.contains(numbered(name)->stem),
+             "{}: {} is in the folder too, but not listed; remove it, or get the index that belongs to it",
+             where, quote(name));
+    }
+}
+
 }  // namespace
 
 int64_t TensorView::elements() const {
@@ -196,6 +260,13 @@ SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : folder_(folder) {
     const fs::path index = folder / index_name;
     const bool single = is_there(folder / single_name);
     if (!is_there(index)) {
+        for (const std::string& name : numbered_files(folder)) {
+            if (!numbered(name)->stem.starts_with("model")) continue;
+            rule(!single, "{}: holds {} and {}, and no {}; remove the one that is left over", folder.string(),
+                 single_name, quote(name), index_name);
+            fail(ErrorKind::failure, "{}: holds {}, but {} is missing; is the download complete?",
+                 folder.string(), quote(name), index_name);
+        }
         check(single, ErrorKind::failure, "{}: has neither {} nor {}", folder.string(), single_name,
               index_name);
         files_.push_back(std::make_unique<SafetensorsFile>(folder / single_name));
@@ -219,12 +290,20 @@ SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : folder_(folder) {
         shard_of.emplace(tensor, name);
         shards.insert(name);
     }
+    rule(!shards.empty(), "{}: \"weight_map\" lists no tensor", where);
     rule(!single || shards.contains(std::string(single_name)),
          "{}: {} is in the folder too, but not listed; remove the one that is left over", where, single_name);
+    check_numbers(shards, folder, where);
 
+    std::vector<std::string> missing;
     for (const std::string& shard : shards) {
-        rule(is_there(folder / shard), "{}: the shard {} is listed, but missing; is the download complete?",
-             where, quote(shard));
+        if (!is_there(folder / shard)) missing.push_back(shard);
+    }
+    rule(missing.empty(), "{}: the shard {} is listed, but missing{}; is the download complete?", where,
+         missing.empty() ? "" : quote(missing.front()),
+         missing.size() > 1 ? fmt::format(", and so are {} others", missing.size() - 1) : "");
+    uint64_t total = 0;
+    for (const std::string& shard : shards) {
         files_.push_back(std::make_unique<SafetensorsFile>(folder / shard));
         for (const auto& [name, view] : files_.back()->tensors()) {
             const auto listed = shard_of.find(name);
@@ -232,11 +311,20 @@ SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : folder_(folder) {
             rule(listed->second == shard, "{}: tensor {} is listed in {}, but {} holds one of that name",
                  where, quote(name), listed->second, shard);
             tensors_.emplace(name, view);
+            total += view.bytes.size();
         }
     }
     for (const auto& [name, shard] : shard_of) {
         rule(tensors_.contains(name), "{}: tensor {} is listed in {}, which lacks it", where, quote(name),
              shard);
+    }
+    // Nothing is read by it and other readers ignore it, so that files in use have it wrong.
+    const auto metadata = json.find("metadata");
+    if (metadata == json.end() || !metadata->is_object() || !metadata->contains("total_size")) return;
+    const Json& claimed = (*metadata)["total_size"];
+    if (!claimed.is_number() || claimed.get<double>() != double(total)) {
+        warnings_.push_back(fmt::format("{}: total_size is {}, the tensors have {} bytes", where,
+                                        quote(claimed.dump()), total));
     }
 }
 

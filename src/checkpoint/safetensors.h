@@ -43,16 +43,20 @@ class SafetensorsFile {
     std::map<std::string, std::string> metadata_;
 };
 
-// The tensors of a folder: model.safetensors, or the shards that model.safetensors.index.json lists.
+// The tensors of a folder: model.safetensors, or the shards that model.safetensors.index.json lists. Error
+// (malformed): index and shards differ in a tensor or a file, or a file beside them makes it unclear which
+// are meant.
 class SafetensorsFolder {
   public:
     explicit SafetensorsFolder(const std::filesystem::path& folder);
     const std::map<std::string, TensorView>& tensors() const { return tensors_; }
     const std::filesystem::path& folder() const { return folder_; }
     std::vector<std::filesystem::path> files() const;  // by name
+    const std::vector<std::string>& warnings() const { return warnings_; }
 
   private:
     std::filesystem::path folder_;
+    std::vector<std::string> warnings_;
     std::vector<std::unique_ptr<SafetensorsFile>> files_;
     std::map<std::string, TensorView> tensors_;
 };

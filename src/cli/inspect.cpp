@@ -88,6 +88,7 @@ int run(const Options& options) {
     const double bits = parameters == 0 ? 0 : 8.0 * double(file->weight_bytes()) / double(parameters);
     const ScaleStatistics scales = scale_statistics(*file);
     const auto weight_files = file->weight_files();
+    for (const std::string& warning : file->warnings()) warn(options.common, warning);
 
     if (options.common.json()) {
         Json json = {{"schema", 1}, {"dialect", file->description()}};
@@ -98,6 +99,7 @@ int run(const Options& options) {
         json["weight_files"] = Json::array();
         for (const auto& path : weight_files) json["weight_files"].push_back(path.filename().string());
         json["bits_per_weight"] = bits;
+        json["warnings"] = file->warnings();
         json["formats"] = formats;
         json["scales"] = nullptr;
         if (!file->nvfp4().empty()) {

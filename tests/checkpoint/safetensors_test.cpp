@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "checkpoint/files.h"
+#include "checkpoint/json.h"
 
 namespace halfbyte::checkpoint {
 namespace fs = std::filesystem;
@@ -200,14 +201,20 @@ TEST(SafetensorsFolder, ChecksTheIndexAgainstTheShards) {
     write_file(folder / "m-3.safetensors", one_byte("a", 'A'));
     refused("[]", "weight_map");
     refused("{}", "weight_map");
+    refused(R"({"weight_map":{}})", "lists no tensor");
     refused(R"({"weight_map":{"a":1}})", "not a text");
     refused(R"({"weight_map":{"a":"m-9.safetensors"}})",
             "the shard \"m-9.safetensors\" is listed, but missing");
+    refused(R"({"weight_map":{"a":"m-9.safetensors","b":"m-8.safetensors","c":"m-7.safetensors"}})",
+            "\"m-7.safetensors\" is listed, but missing, and so are 2 others");
     refused(R"({"weight_map":{"a":")" + std::string(5000, 'm') + R"(.safetensors"}})",
             "is listed, but missing");
     refused(R"({"weight_map":{"a":"../m-1.safetensors"}})", "is not the name of");
     refused(R"({"weight_map":{"a":"..safetensors"}})", "is not the name of");
     refused(R"({"weight_map":{"a":"/etc/passwd"}})", "is not the name of");
+    refused(R"({"weight_map":{"a":"sub/m-1.safetensors"}})", "is not the name of");
+    refused(R"({"weight_map":{"a":"m-1.bin"}})", "is not the name of");
+    refused(R"({"weight_map":{"a":""}})", "is not the name of");
     refused(R"({"weight_map":{"a":"m-1.safetensors\u0000.safetensors"}})", "is not the name of");
     refused(R"({"weight_map":{"a":"m-1.safetensors","c":"m-2.safetensors"}})",
             "tensor \"b\" of m-2.safetensors is not listed");
@@ -218,6 +225,79 @@ TEST(SafetensorsFolder, ChecksTheIndexAgainstTheShards) {
     refused(R"({"weight_map":{"a":"m-1.safetensors","a":"m-2.safetensors"}})", "the key \"a\" twice");
     write_file(folder / "model.safetensors", one_byte("a", 'A'));
     refused(R"({"weight_map":{"a":"m-1.safetensors"}})", "remove the one that is left over");
+}
+
+TEST(SafetensorsFolder, TakesNumberedNamesAtTheirWord) {
+    const TemporaryFolder folder;
+    const auto file = [](const std::string& stem, int number, const char* count) {
+        return fmt::format("{}-{:05}-of-{}.safetensors", stem, number, count);
+    };
+    const auto write = [&](const std::string& name, const std::string& tensor) {
+        write_file(folder / name, one_byte(tensor, 'x'));
+        return name;
+    };
+    const auto index = [&](const std::map<std::string, std::string>& map) {
+        write_file(folder / index_name, Json{{"weight_map", map}}.dump());
+    };
+    const auto refused = [&](std::string_view part, ErrorKind kind = ErrorKind::malformed) {
+        expect_error(kind, part, [&] { SafetensorsFolder opened(folder.path()); });
+    };
+    const auto opens = [&] { return SafetensorsFolder(folder.path()).tensors().size(); };
+    const std::string one = write(file("model", 1, "00002"), "a"),
+                      two = write(file("model", 2, "00002"), "b");
+
+    refused("holds \"model-00001-of-00002.safetensors\", but model.safetensors.index.json is missing",
+            ErrorKind::failure);
+    write("model.safetensors", "a");
+    refused("holds model.safetensors and \"model-00001-of-00002.safetensors\", and no");
+    fs::remove(folder / "model.safetensors");
+    index({{"a", one}, {"b", two}});
+    EXPECT_EQ(opens(), 2u);
+    index({{"a", one}});
+    refused("lists 1 of the 2 files that the name \"model-00001-of-00002.safetensors\" counts");
+
+    // Files beside them: counted with them, or something else.
+    index({{"a", one}, {"b", two}});
+    const std::string left_over = write(file("model", 3, "00003"), "c");
+    refused("\"model-00003-of-00003.safetensors\" is in the folder too, but not listed");
+    fs::remove(folder / left_over);
+    for (const char* other :
+         {"consolidated.safetensors", "adapter_model.safetensors", "consolidated-00001-of-00002.safetensors",
+          "model-of-2.safetensors", "model-1-of-.safetensors", "-00001-of-00002.safetensors",
+          "model-00001-of-00002.safetensors.partial", "model-99999999999-of-99999999999.safetensors"})
+        write(other, "a");
+    EXPECT_EQ(opens(), 2u);
+
+    // Shards of two exports.
+    index({{"a", one}, {"b", two}, {"c", write(left_over, "c")}});
+    refused(
+        "lists \"model-00001-of-00002.safetensors\" and \"model-00003-of-00003.safetensors\", which count 2 "
+        "and 3");
+    fs::remove(folder / left_over);
+
+    // Other spellings in use: without zeros, from 0, with more digits, another stem.
+    index({{"a", write("model.safetensors-0-of-2.safetensors", "a")},
+           {"b", write("model.safetensors-000001-of-2.safetensors", "b")}});
+    EXPECT_EQ(opens(), 2u);
+}
+
+TEST(SafetensorsFolder, WarnsOfAWrongTotalSize) {
+    const TemporaryFolder folder;
+    write_file(folder / "m.safetensors", one_byte("a", 'A'));
+    const auto warnings = [&](const std::string& metadata) {
+        write_file(folder / index_name,
+                   R"({"metadata":)" + metadata + R"(,"weight_map":{"a":"m.safetensors"}})");
+        return SafetensorsFolder(folder.path()).warnings();
+    };
+    for (const char* right :
+         {R"({"total_size":1})", R"({"total_size":1.0})", "{}", "null", R"({"total_parameters":7})"})
+        EXPECT_TRUE(warnings(right).empty()) << right;
+    for (const char* wrong : {"2", "0", "-1", "\"1\"", "null", "1e300"}) {
+        const auto found = warnings(std::string(R"({"total_size":)") + wrong + "}");
+        ASSERT_EQ(found.size(), 1u) << wrong;
+        EXPECT_NE(found[0].find("the tensors have 1 bytes"), std::string::npos) << found[0];
+        EXPECT_NE(found[0].find("index.json"), std::string::npos);
+    }
 }
 
 // ---- writer

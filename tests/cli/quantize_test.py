@@ -16,8 +16,8 @@ import unittest
 from pathlib import Path
 
 import support
-from support import (BOS, DATA, FAILURE, HIDDEN, INTERRUPTED, LLMC, MODULES, OK, PROGRAM, UNSUPPORTED, USAGE, TestCase,
-                     TinyModel, halfbyte, read_safetensors, to_bytes, to_floats, write_text)
+from support import (BOS, DATA, FAILURE, HIDDEN, INTERRUPTED, LLMC, MALFORMED, MODULES, OK, PROGRAM, UNSUPPORTED, USAGE,
+                     TestCase, TinyModel, halfbyte, read_safetensors, to_bytes, to_floats, write_text)
 
 E2M1 = [0, .5, 1, 1.5, 2, 3, 4, 6]
 
@@ -282,6 +282,28 @@ class Shards(QuantizeCase):
         self.ok(*self.quantize(self.model, out, "--force", "--max-shard-size", "20K"))
         self.assertFalse((out / "model.safetensors").exists())
         self.json("inspect", out)
+
+    def test_index_and_shards_that_differ(self):
+        copy = self.work / "copy"
+        shutil.copytree(self.many, copy)
+        path = copy / "model.safetensors.index.json"
+        index = json.loads(path.read_text())
+        def with_index(**changes):
+            path.write_text(json.dumps({**index, **changes}))
+        with_index(metadata={"total_size": 7})
+        result = self.ok("inspect", copy, "--format", "json")
+        warning, = result.json()["warnings"]
+        self.assertIn("total_size", warning)
+        self.assertIn(warning, result.err)
+        first, last = self.names[0], self.names[-1]
+        name = next(tensor for tensor, file in index["weight_map"].items() if file == last)
+        for changes, part in [({name: first}, f"\"{name}\" is listed in {first}"),
+                              ({"more": last}, f"listed in {last}, which lacks it")]:
+            with_index(weight_map={**index["weight_map"], **changes})
+            self.refused(MALFORMED, [path, part], "inspect", copy)
+        with_index()
+        (copy / last).rename(copy / "moved")
+        self.refused(MALFORMED, [path, last, "is the download complete?"], "inspect", copy)
 
     def test_a_dry_run_counts_the_files(self):
         report = self.json(*self.quantize(self.model, self.work / "never", "--dry-run", "--max-shard-size", "16KiB",
