@@ -36,20 +36,21 @@ std::string weight_types(const checkpoint::Checkpoint& source) {
     return fmt::format("{}", fmt::join(types, "/"));
 }
 
-// Which rows are wanted, in the order source, simulated, kernel.
+// Which rows are wanted, in the order source, simulated, kernel, w4a16; the last only when asked for.
 std::vector<std::string> choose_arithmetics(const Options& options, bool quantized) {
     const bool has_source = !options.source.empty() || !quantized;
     check(quantized || options.source.empty(), ErrorKind::usage,
           "perplexity: {} is not quantised, so it is its own source; leave --source out", options.model);
     std::vector<std::string> chosen;
-    for (const char* name : {"source", "simulated", "kernel"}) {
+    for (const char* name : {"source", "simulated", "kernel", "w4a16"}) {
         const bool asked = std::find(options.arithmetics.begin(), options.arithmetics.end(), name) !=
                            options.arithmetics.end();
         const bool possible = std::string_view(name) == "source" ? has_source : quantized;
         check(!asked || possible, ErrorKind::usage, "--arithmetic {}: {}", name,
               std::string_view(name) == "source" ? "needs --source with the unquantised model"
                                                  : options.model + " is not quantised");
-        if (asked || (options.arithmetics.empty() && possible)) chosen.push_back(name);
+        const bool by_default = options.arithmetics.empty() && std::string_view(name) != "w4a16";
+        if (asked || (by_default && possible)) chosen.push_back(name);
     }
     return chosen;
 }
@@ -87,10 +88,12 @@ int run(Options options) {
         rows.push_back({is_source ? "source-bf16" : arithmetic,
                         is_source ? fmt::format("source, {} weights", weight_types(checkpoint))
                         : arithmetic == "simulated" ? "exported file, simulated"
+                        : arithmetic == "w4a16"     ? "exported file, as W4A16"
                                                     : "exported file, kernels",
                         checkpoint.scheme(),
                         model::load_decoder(*context, checkpoint,
                                             arithmetic == "simulated" ? model::Arithmetic::simulated
+                                            : arithmetic == "w4a16"   ? model::Arithmetic::w4a16
                                                                       : model::Arithmetic::kernel,
                                             progress)});
         contestants.push_back({rows.back().decoder.get(), is_source});
@@ -162,6 +165,7 @@ Command add_perplexity(CLI::App& program) {
         "Evaluate a model on a text: source, simulated and kernel arithmetic side by side",
         "  halfbyte perplexity -m OUT --source MODEL.gguf -f evaluate.txt\n"
         "  halfbyte perplexity -m OUT -f evaluate.txt --windows 8 --arithmetic kernel --format json\n"
+        "  halfbyte perplexity -m OUT -f evaluate.txt --arithmetic kernel,w4a16\n"
         "  halfbyte perplexity -m MODEL.gguf -f evaluate.txt",
         options->common);
     command->add_option("-m,--model", options->model, "Hugging Face folder or .gguf file")
@@ -188,10 +192,12 @@ Command add_perplexity(CLI::App& program) {
         ->check(positive)
         ->capture_default_str();
     command
-        ->add_option("--arithmetic", options->arithmetics,
-                     "source, simulated, kernel; all that apply by default")
+        ->add_option(
+            "--arithmetic", options->arithmetics,
+            "source, simulated, kernel: all that apply by default; w4a16 leaves the activations of a "
+            "W4A4 file unquantised")
         ->delimiter(',')
-        ->check(CLI::IsMember({"source", "simulated", "kernel"}));
+        ->check(CLI::IsMember({"source", "simulated", "kernel", "w4a16"}));
     command->add_flag("--bos", options->bos, "Put the BOS token in the place of each window's first token");
     return {command, [options] { return run(*options); }};
 }

@@ -332,12 +332,22 @@ class Perplexity(Models):
         self.assertEqual(rows("--arithmetic", "kernel"), ["kernel"])
         self.assertEqual(rows("--arithmetic", "kernel,source", *source), ["source-bf16", "kernel"])
         self.assertEqual(rows("--arithmetic", "source", *source), ["source-bf16"])
+        self.assertEqual(rows("--arithmetic", "w4a16,kernel"), ["kernel", "w4a16"])
         command = ["perplexity", "-f", self.text, "-m"]
         self.refused(USAGE, ["--arithmetic source", "--source"], *command, self.a4, "--arithmetic", "source")
-        for arithmetic in ["kernel", "simulated"]:
+        for arithmetic in ["kernel", "simulated", "w4a16"]:
             self.refused(USAGE, [f"--arithmetic {arithmetic}", "not quantised"], *command, self.source, "--arithmetic", arithmetic)
         self.refused(USAGE, [self.source, "not quantised", "--source"], *command, self.source, *source)
         self.refused(USAGE, ["--source", self.a16, "is quantised"], *command, self.a4, "--source", self.a16)
+
+    def test_w4a16_leaves_the_activations_unquantised(self):
+        kernel, w4a16 = self.perplexity("--arithmetic", "kernel,w4a16")["results"]
+        weights_only, again = self.perplexity("--arithmetic", "kernel,w4a16", model=self.a16)["results"]
+        self.assertNotEqual(w4a16["logits_hash"], kernel["logits_hash"])
+        self.assertEqual(w4a16["logits_hash"], weights_only["logits_hash"])  # both files hold the same weights
+        self.assertEqual(w4a16["logits_hash"], again["logits_hash"])
+        self.assertRegex(self.ok("perplexity", "-m", self.a4, "-f", self.text, "--windows", "1", "--window-size", "32",
+                                 "--arithmetic", "w4a16").out, r"\n  exported file, as W4A16 +\d")
 
     def test_a_row_does_not_depend_on_the_others(self):
         alone = self.perplexity("--arithmetic", "kernel")["results"][0]
