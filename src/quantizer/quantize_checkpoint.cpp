@@ -367,6 +367,9 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         folder->write_text(checkpoint::index_name, index);
     checkpoint::Json config = source.config().json;
     config["quantization_config"] = checkpoint::quantization_config(options.scheme, plan.unquantized);
+    // What transformers runs the model in, whatever its tensors are stored in: compressed-tensors expands
+    // every quantised layer to BF16, and layers of two types are refused.
+    config["dtype"] = config["torch_dtype"] = "bfloat16";
     folder->write_text("config.json", config.dump(2) + "\n");
     const checkpoint::CompanionFiles& companions = source.companions();
     const auto write_file = [&](const char* name, const std::string& content) {

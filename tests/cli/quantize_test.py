@@ -71,7 +71,7 @@ class Export(QuantizeCase):
         for out, activations in [(self.a4, True), (self.a16, False)]:
             config = json.loads((out / "config.json").read_text())
             quantization = config.pop("quantization_config")
-            self.assertEqual(config, self.source.config)
+            self.assertEqual(config, self.source.config | {"dtype": "bfloat16", "torch_dtype": "bfloat16"})
             self.assertEqual(quantization["quant_method"], "compressed-tensors")
             self.assertEqual(quantization["format"], "nvfp4-pack-quantized")
             self.assertEqual(quantization["ignore"], ["lm_head"])
@@ -335,8 +335,11 @@ class Sources(QuantizeCase):
     def test_f16_and_f32_keep_their_types_and_values(self):
         for dtype in ["F16", "F32"]:
             source = TinyModel(dtype, tied=False)
+            source.config["dtype"] = source.config["torch_dtype"] = {"F16": "float16", "F32": "float32"}[dtype]
             out = self.work / ("out" + dtype)
             self.ok(*self.quantize(source.write(self.work / dtype), out))
+            config = json.loads((out / "config.json").read_text())
+            self.assertEqual([config["dtype"], config["torch_dtype"]], ["bfloat16"] * 2)  # what transformers can run
             tensors, _ = read_safetensors(out / "model.safetensors")
             for name in ["lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"]:
                 self.assertEqual(tensors[name], source.tensors[name])

@@ -165,7 +165,7 @@ def tiny_tokenizer(adds_bos=False):
             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
                               "use_regex": True},
             "post_processor": template if adds_bos else None,
-            "decoder": {"type": "ByteLevel"},
+            "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
             "model": {"type": "BPE", "unk_token": None, "vocab": tokens, "merges": []}}
 
 
