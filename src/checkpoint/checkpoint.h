@@ -14,6 +14,7 @@
 #include "core/mapped_file.h"
 #include "halfbyte/dtype.h"
 #include "halfbyte/nvfp4.h"
+#include "reference/rope_scaling.h"
 
 namespace halfbyte::checkpoint {
 
@@ -24,10 +25,13 @@ struct ModelConfig {
     int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, layers = 0;
     int64_t heads = 0, kv_heads = 0, head_dim = 0, max_positions = 0;
     double rope_theta = 0, rms_norm_eps = 0;
+    reference::RopeScaling rope_scaling;
     bool tie_word_embeddings = false;
     std::vector<int64_t> eos_ids;  // of generation_config.json, else of config.json
     std::optional<int64_t> bos_id;
-    Json json;  // config.json as it is or as made from the GGUF, without quantization_config
+    // config.json as it is or as made from the GGUF, without quantization_config. It cannot say divisors of
+    // the RoPE frequencies, which a GGUF can hold.
+    Json json;
 };
 
 // The texts of the other files of a Hugging Face folder; empty when absent.

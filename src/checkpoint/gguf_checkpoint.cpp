@@ -3,7 +3,9 @@
 // llama.cpp rotates neighbouring pairs where Hugging Face rotates the halves of a head, so its converter
 // moves the rows of q and k: within a head of d rows, Hugging Face's row p * d/2 + i (p = 0, 1) is the GGUF's
 // row 2 i + p.
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "checkpoint/gguf.h"
@@ -11,7 +13,7 @@
 #include "checkpoint/model_config.h"
 #include "checkpoint/open.h"
 #include "core/check.h"
-#include "core/float16.h"
+#include "core/element.h"
 #include "core/float_environment.h"
 
 namespace halfbyte::checkpoint {
@@ -51,18 +53,20 @@ DType stored_dtype(GgufType type) {
     return type == GgufType::f32 ? DType::f32 : type == GgufType::f16 ? DType::f16 : DType::bf16;
 }
 
-// Norms are kept in FP32 by converters though they come from BF16: looked at when small enough to read while
-// opening.
-bool is_small_and_exactly_bf16(const GgufTensor& tensor) {
+// Norms are kept in FP32 by converters, whatever the model's type is: whether that type holds them exactly.
+// Looked at when small enough to read while opening.
+bool is_small_and_exact(const GgufTensor& tensor, DType dtype) {
     constexpr int64_t small = 1 << 20;
     if (tensor.shape.size() != 1 || tensor.shape[0] > small || is_block_type(tensor.type)) return false;
     std::vector<float> values(tensor.shape[0]);
     dequantize_gguf(tensor, 0, tensor.shape[0], values.data());
-    for (const float value : values) {
-        if (std::bit_cast<uint32_t>(value) & 0xFFFF) return false;
-    }
-    return true;
+    const FloatEnvironment environment;
+    return std::all_of(values.begin(), values.end(), [&](float value) {
+        return std::bit_cast<uint32_t>(round_to_type(value, dtype)) == std::bit_cast<uint32_t>(value);
+    });
 }
+
+const std::string rope_divisors = "rope_freqs.weight";
 
 class GgufCheckpoint final : public Checkpoint {
   public:
@@ -71,19 +75,25 @@ class GgufCheckpoint final : public Checkpoint {
         check(architecture == "llama", ErrorKind::unsupported,
               "{}: the architecture {} is not supported; llama is", where, quote(architecture));
         refuse_variants(where);
+        const auto embedding = gguf_.tensors().find("token_embd.weight");
+        check(embedding != gguf_.tensors().end() && embedding->second.shape.size() == 2, ErrorKind::malformed,
+              "{}: the matrix token_embd.weight is missing", where);
+        const DType dtype = stored_dtype(embedding->second.type);
         for (const auto& [name, tensor] : gguf_.tensors()) {
+            if (name == rope_divisors) continue;
             const std::string known = hf_name(name);
             check(!known.empty(), ErrorKind::malformed,
                   "{}: the tensor {} is not known in the llama architecture", where, quote(name));
-            const bool narrow = is_small_and_exactly_bf16(tensor);
-            dense_.emplace(known,
-                           DenseTensor{narrow ? DType::bf16 : stored_dtype(tensor.type), tensor.shape});
+            const bool exact = is_small_and_exact(tensor, dtype);
+            dense_.emplace(known, DenseTensor{exact ? dtype : stored_dtype(tensor.type), tensor.shape});
             sources_.emplace(known, &tensor);
         }
         Json generation = Json::object();
-        Json json = make_config(where, generation);
+        reference::RopeScaling scaling;
+        Json json = make_config(where, generation, scaling);
         companions_.generation_config = generation.dump(2) + "\n";
         config_ = model_config(json, generation, file);
+        config_.rope_scaling = scaling;
         check_tensors(config_, dense_, {}, file, [this](const std::string& name) { return label(name); });
         read_tokenizer();
     }
@@ -140,10 +150,7 @@ class GgufCheckpoint final : public Checkpoint {
                 continue;
             }
             dequantize_gguf(tensor, row * columns, columns, values.data());
-            for (int64_t j = 0; j < columns; ++j) {
-                const BFloat16 rounded = round_to<BFloat16>(values[j]);
-                std::memcpy(out + 2 * j, &rounded.bits, 2);
-            }
+            for (int64_t j = 0; j < columns; ++j) store_element(out, dtype, j, values[j]);
         }
         if (permuted && shape.size() == 1) {  // the bias of q or k
             const std::vector<uint8_t> as_in_file = buffer;
@@ -182,21 +189,72 @@ class GgufCheckpoint final : public Checkpoint {
     }
 
     void refuse_variants(const std::string& where) const {
-        const std::string scaling =
-            gguf_.has("llama.rope.scaling.type") ? gguf_.text("llama.rope.scaling.type") : "none";
-        const bool scaled = scaling != "none" || number("rope.scaling.factor", 1) != 1 ||
-                            number("rope.scale_linear", 1) != 1 ||
-                            gguf_.tensors().contains("rope_freqs.weight");
-        check(!scaled, ErrorKind::unsupported, "{}: RoPE scaling ({}) is not supported yet", where,
-              scaling != "none"                               ? quote(scaling)
-              : gguf_.tensors().contains("rope_freqs.weight") ? "rope_freqs.weight"
-                                                              : "linear");
+        const std::string type = scaling_type();
+        check(type == "linear" || type == "none", ErrorKind::unsupported,
+              "{}: RoPE scaling {} is not supported; linear and the divisors in {} are", where, quote(type),
+              rope_divisors);
         check(integer("expert_count", 0) == 0, ErrorKind::unsupported,
               "{}: mixtures of experts are not supported", where);
     }
 
+    std::string scaling_type() const {
+        return gguf_.has("llama.rope.scaling.type") ? gguf_.text("llama.rope.scaling.type") : "linear";
+    }
+    // A factor, or divisors in a tensor.
+    reference::RopeScaling rope_scaling(const std::string& where, double theta, int64_t head_dim) const {
+        using Kind = reference::RopeScaling::Kind;
+        reference::RopeScaling scaling;
+        const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1));
+        if (scaling_type() == "linear" && factor != 0 && factor != 1) {  // 0: not said
+            check(factor > 1 && factor <= 1e6, ErrorKind::malformed,
+                  "{}: llama.rope.scaling.factor is {}; a number from 1 to 1000000 is needed", where, factor);
+            scaling = {.kind = Kind::linear, .factor = factor};
+        }
+        const auto found = gguf_.tensors().find(rope_divisors);
+        if (found == gguf_.tensors().end()) return scaling;
+        const GgufTensor& tensor = found->second;
+        check(scaling.kind == Kind::none, ErrorKind::unsupported,
+              "{}: RoPE scaling by {} and by the divisors in {} together is not supported", where, factor,
+              rope_divisors);
+        check(tensor.type == GgufType::f32 && tensor.shape == std::vector{head_dim / 2}, ErrorKind::malformed,
+              "{}: tensor {} is {} [{}]; F32 [{}], half the size of a head, is needed", where,
+              quote(rope_divisors), name_of(tensor.type), fmt::join(tensor.shape, ", "), head_dim / 2);
+        scaling.divisors.resize(size_t(head_dim / 2));
+        dequantize_gguf(tensor, 0, head_dim / 2, scaling.divisors.data());
+        for (size_t i = 0; i < scaling.divisors.size(); ++i) {
+            check(std::isfinite(scaling.divisors[i]) && scaling.divisors[i] > 0, ErrorKind::malformed,
+                  "{}: tensor {} holds {} at [{}]; a finite number above 0 is needed", where,
+                  quote(rope_divisors), scaling.divisors[i], i);
+        }
+        scaling.kind = Kind::divisors;
+        return named_scaling(scaling, theta, head_dim);
+    }
+
+    // The scaling that the divisors come from, as far as config.json can say it; else the divisors.
+    static reference::RopeScaling named_scaling(const reference::RopeScaling& divisors, double theta,
+                                                int64_t head_dim) {
+        using Kind = reference::RopeScaling::Kind;
+        const double factor = divisors.divisors.back();  // of the longest wave
+        for (const Kind kind : {Kind::none, Kind::linear, Kind::llama3}) {
+            const reference::RopeScaling named = {.kind = kind, .factor = kind == Kind::none ? 1 : factor};
+            const auto plain = reference::rope_frequencies(theta, {}, head_dim),
+                       scaled = reference::rope_frequencies(theta, named, head_dim);
+            // Converters compute in FP32: between 1 and 1 / factor, the line of llama3 is off by some 16
+            // units of FP32, which are up to `factor` times as many of its own size. Twice that; what is
+            // compared with computed in FP64 has far smaller errors.
+            const double tolerance = kind == Kind::llama3 ? 32 * factor * 0x1p-24 : 0x1p-40;
+            bool equal = factor >= 1;
+            for (size_t i = 0; i < plain.size(); ++i) {
+                const double wanted = plain[i] / scaled[i];
+                equal &= std::fabs(divisors.divisors[i] - wanted) <= tolerance * wanted;
+            }
+            if (equal) return named;
+        }
+        return divisors;
+    }
+
     // config.json as transformers would write it, from the metadata.
-    Json make_config(const std::string& where, Json& generation) const {
+    Json make_config(const std::string& where, Json& generation, reference::RopeScaling& scaling) const {
         const int64_t hidden = integer("embedding_length"), heads = integer("attention.head_count");
         check(heads > 0 && hidden > 0, ErrorKind::malformed,
               "{}: llama.attention.head_count is {} and llama.embedding_length {}; both must be positive",
@@ -207,14 +265,15 @@ class GgufCheckpoint final : public Checkpoint {
         check(integer("rope.dimension_count", head_dim) == head_dim, ErrorKind::unsupported,
               "{}: RoPE on {} of the {} dimensions of a head is not supported", where,
               integer("rope.dimension_count", head_dim), head_dim);
-        const auto embedding = dense_.find("model.embed_tokens.weight");
-        check(embedding != dense_.end() && embedding->second.shape.size() == 2, ErrorKind::malformed,
-              "{}: the matrix token_embd.weight is missing", where);
-        const DType dtype = embedding->second.dtype;
-        const char* dtype_name = dtype == DType::f32   ? "float32"
-                                 : dtype == DType::f16 ? "float16"
-                                                       : "bfloat16";
+        const DenseTensor& embedding = dense_.at("model.embed_tokens.weight");
         const double theta = number("rope.freq_base", 10000);
+        check(theta >= 1 && theta <= 1e12, ErrorKind::malformed,
+              "{}: llama.rope.freq_base is {}; a number from 1 to 1e12 is needed", where, theta);
+        check(head_dim >= 2 && head_dim % 2 == 0 && head_dim <= 1 << 14, ErrorKind::malformed,
+              "{}: the heads have a size of {}; an even number from 2 to 16384 is needed", where, head_dim);
+        scaling = rope_scaling(where, theta, head_dim);
+        Json rope = {{"rope_theta", theta}, {"rope_type", "default"}};
+        if (const Json named = scaling_json(scaling); !named.is_null()) rope.update(named);
 
         Json ids = Json::object();
         for (const auto& [key, id] : {Name{"bos_token_id", "bos_token_id"},
@@ -231,7 +290,7 @@ class GgufCheckpoint final : public Checkpoint {
                      {"attention_bias", dense_.contains("model.layers.0.self_attn.q_proj.bias")},
                      {"attention_dropout", 0.0}};
         if (ids.contains("bos_token_id")) json["bos_token_id"] = ids["bos_token_id"];
-        json["dtype"] = dtype_name;
+        json["dtype"] = "bfloat16";
         if (ids.contains("eos_token_id")) json["eos_token_id"] = ids["eos_token_id"];
         json.update({{"head_dim", head_dim},
                      {"hidden_act", "silu"},
@@ -249,13 +308,26 @@ class GgufCheckpoint final : public Checkpoint {
         }
         json.update({{"pretraining_tp", 1},
                      {"rms_norm_eps", gguf_.number("llama.attention.layer_norm_rms_epsilon")},
-                     {"rope_parameters", {{"rope_theta", theta}, {"rope_type", "default"}}},
+                     {"rope_parameters", rope},
+                     {"rope_scaling", scaling_json(scaling)},
                      {"rope_theta", theta},
                      {"tie_word_embeddings", !dense_.contains("lm_head.weight")},
-                     {"torch_dtype", dtype_name},
+                     {"torch_dtype", "bfloat16"},
                      {"use_cache", true},
-                     {"vocab_size", embedding->second.shape[0]}});
+                     {"vocab_size", embedding.shape[0]}});
         return json;
+    }
+
+    // As config.json says it; null for what it need not or cannot say.
+    static Json scaling_json(const reference::RopeScaling& scaling) {
+        using Kind = reference::RopeScaling::Kind;
+        if (scaling.kind == Kind::linear) return {{"factor", scaling.factor}, {"rope_type", "linear"}};
+        if (scaling.kind != Kind::llama3) return nullptr;
+        return {{"factor", scaling.factor},
+                {"high_freq_factor", scaling.high_freq_factor},
+                {"low_freq_factor", scaling.low_freq_factor},
+                {"original_max_position_embeddings", int64_t(scaling.original_positions)},
+                {"rope_type", "llama3"}};
     }
 
     // A tokenizer that is not supported leaves a usable model, for token ids given by number.

@@ -78,23 +78,58 @@ class Fields {
     std::string where_;
 };
 
-// rope_theta stands at the top (before transformers 5) or in rope_parameters.
-double rope_theta(const Fields& fields, const Json& config) {
+reference::RopeScaling rope_scaling(const Fields& rope, const Fields& config) {
+    using Kind = reference::RopeScaling::Kind;
+    const std::string old_type = rope.text("type", "default"),
+                      type = rope.text("rope_type", old_type.c_str());
+    check(type == old_type || rope.find("type") == nullptr, ErrorKind::malformed,
+          "{}: rope_type is {} and type {}; they must agree", rope.where(), quote(type), quote(old_type));
+    reference::RopeScaling scaling;
+    if (type == "default") return scaling;
+    check(type == "linear" || type == "llama3", ErrorKind::unsupported,
+          "{}: RoPE scaling {} is not supported; linear and llama3 are", rope.where(), quote(type));
+    scaling.kind = type == "linear" ? Kind::linear : Kind::llama3;
+    scaling.factor = rope.number("factor", 1, 1e6);
+    if (scaling.kind == Kind::linear) return scaling;
+    scaling.low_freq_factor = rope.number("low_freq_factor", 1e-6, 1e6);
+    scaling.high_freq_factor = rope.number("high_freq_factor", 1e-6, 1e6);
+    check(scaling.low_freq_factor < scaling.high_freq_factor, ErrorKind::malformed,
+          "{}: low_freq_factor {} must be below high_freq_factor {}", rope.where(), scaling.low_freq_factor,
+          scaling.high_freq_factor);
+    const char* original = "original_max_position_embeddings";
+    scaling.original_positions = double(rope.integer(original, 1, 1 << 30));
+    const int64_t outer = config.integer(original, 1, 1 << 30, int64_t(scaling.original_positions));
+    check(double(outer) == scaling.original_positions, ErrorKind::malformed,
+          "{}: {} is {} at the top and {} in {}", config.where(), original, outer, scaling.original_positions,
+          rope.where());
+    return scaling;
+}
+
+// Before transformers 5, rope_theta stands at the top and a scaling in rope_scaling; then both in
+// rope_parameters.
+void read_rope(ModelConfig& config, const Fields& fields) {
+    const auto check_whole_heads = [](const Fields& from) {
+        check(from.number("partial_rotary_factor", 0, 1, 1) == 1, ErrorKind::unsupported,
+              "{}: RoPE on a part of each head (partial_rotary_factor) is not supported", from.where());
+    };
+    check_whole_heads(fields);
     const double outer = fields.number("rope_theta", 1, 1e12, 10000);
-    double theta = outer;
+    config.rope_theta = outer;
+    std::optional<reference::RopeScaling> scaling;
     for (const char* key : {"rope_scaling", "rope_parameters"}) {
         if (fields.find(key) == nullptr) continue;
-        const Fields rope(config[key], fields.where() + ": " + key);
-        const std::string type = rope.text("rope_type", rope.text("type", "default").c_str());
-        check(type == "default", ErrorKind::unsupported, "{}: RoPE scaling {} is not supported yet",
-              fields.where(), quote(type));
-        check(rope.number("partial_rotary_factor", 0, 1, 1) == 1, ErrorKind::unsupported,
-              "{}: RoPE on a part of each head (partial_rotary_factor) is not supported", fields.where());
-        theta = rope.number("rope_theta", 1, 1e12, theta);
+        const Fields rope(*fields.find(key), fields.where() + ": " + key);
+        check_whole_heads(rope);
+        config.rope_theta = rope.number("rope_theta", 1, 1e12, config.rope_theta);
+        const reference::RopeScaling own = rope_scaling(rope, fields);
+        check(!scaling || *scaling == own, ErrorKind::malformed,
+              "{}: rope_scaling and rope_parameters say different scalings", fields.where());
+        scaling = own;
     }
-    check(theta == outer || fields.find("rope_theta") == nullptr, ErrorKind::malformed,
-          "{}: rope_theta is {} at the top and {} in rope_parameters", fields.where(), outer, theta);
-    return theta;
+    check(config.rope_theta == outer || fields.find("rope_theta") == nullptr, ErrorKind::malformed,
+          "{}: rope_theta is {} at the top and {} in rope_parameters", fields.where(), outer,
+          config.rope_theta);
+    if (scaling) config.rope_scaling = *scaling;
 }
 
 void read_llama(ModelConfig& config, const Fields& fields) {
@@ -116,7 +151,7 @@ void read_llama(ModelConfig& config, const Fields& fields) {
           config.heads, config.kv_heads);
     config.max_positions = fields.integer("max_position_embeddings", 1, 1 << 30, 2048);
     config.rms_norm_eps = fields.number("rms_norm_eps", 0, 1, 1e-6);
-    config.rope_theta = rope_theta(fields, config.json);
+    read_rope(config, fields);
     config.tie_word_embeddings = fields.flag("tie_word_embeddings", false);
     const std::string activation = fields.text("hidden_act", "silu");
     check(activation == "silu", ErrorKind::unsupported, "{}: hidden_act {} is not supported; silu is",

@@ -16,7 +16,7 @@ namespace halfbyte::checkpoint {
 bool is_known_architecture(std::string_view architecture);
 
 // config: config.json; generation: generation_config.json, or null. Error (malformed) for missing, wrong or
-// implausible values, (unsupported) for RoPE scaling and activations by name.
+// implausible values, (unsupported) for other kinds of RoPE scaling and activations, by name.
 ModelConfig model_config(const Json& config, const Json& generation, const std::filesystem::path& file);
 
 // A known architecture: every tensor that it needs is there, has its shape and a floating-point type, and

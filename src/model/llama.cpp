@@ -8,7 +8,7 @@
 
 #include "core/check.h"
 #include "model/weights.h"
-#include "reference/reference.h"
+#include "reference/rope_scaling.h"
 
 namespace halfbyte::model {
 namespace {
@@ -173,7 +173,8 @@ class Llama : public Decoder {
         if (int64_t(cos_.size()) >= size) return;
         cos_.resize(size_t(size));
         sin_.resize(size_t(size));
-        reference::rope_table(config_.rope_theta, config_.head_dim, positions, cos_.data(), sin_.data());
+        reference::rope_table(config_.rope_theta, config_.rope_scaling, config_.head_dim, positions,
+                              cos_.data(), sin_.data());
     }
 
     const ModelConfig config_;

@@ -1,5 +1,7 @@
 #include "quantizer/quantize_checkpoint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -9,6 +11,7 @@
 
 #include "backend/context_state.h"
 #include "checkpoint/compressed_tensors.h"
+#include "checkpoint/model_config.h"
 #include "checkpoint/safetensors.h"
 #include "core/check.h"
 #include "core/element.h"
@@ -194,6 +197,19 @@ std::string generation_config(const checkpoint::Json& config) {
     return json.dump(2) + "\n";
 }
 
+// The type that transformers runs the model in, whatever its tensors are stored in: compressed-tensors
+// expands every quantised layer to BF16, and layers of two types are refused. Readers of transformers
+// before 4.56 know the second spelling alone.
+void set_dtype(checkpoint::Json& config, std::vector<std::string>& warnings) {
+    for (const char* key : {"dtype", "torch_dtype"}) {
+        if (config.contains(key) && config[key].is_string() && config[key] != "bfloat16")
+            warnings.push_back(fmt::format(
+                "{} was {} in the source's config.json and is bfloat16 now, in which other engines run it",
+                key, checkpoint::quote(config[key].get<std::string>())));
+        config[key] = "bfloat16";
+    }
+}
+
 // The folder that the source's files lie in.
 std::filesystem::path folder_of(const Checkpoint& source) {
     const auto path = std::filesystem::absolute(source.path());
@@ -234,6 +250,11 @@ void check_request(const Checkpoint& source, const std::filesystem::path& out,
                    const QuantizeOptions& options) {
     check(!source.scheme(), ErrorKind::usage, "{}: is quantised already ({}); a dense source is needed",
           source.path().string(), source.description());
+    check(source.config().rope_scaling.kind != reference::RopeScaling::Kind::divisors, ErrorKind::unsupported,
+          "{}: rope_freqs.weight divides the RoPE frequencies by numbers that are not those of Llama 3.1's "
+          "scaling, so that "
+          "a config.json cannot say them; quantise the model's Hugging Face folder instead",
+          source.path().string());
     if (!options.dry_run) check_output(source, out, options.force);
     make_plan(source, options);
 }
@@ -366,10 +387,8 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     if (const std::string index = writer->index(); !index.empty())
         folder->write_text(checkpoint::index_name, index);
     checkpoint::Json config = source.config().json;
+    set_dtype(config, result.warnings);
     config["quantization_config"] = checkpoint::quantization_config(options.scheme, plan.unquantized);
-    // What transformers runs the model in, whatever its tensors are stored in: compressed-tensors expands
-    // every quantised layer to BF16, and layers of two types are refused.
-    config["dtype"] = config["torch_dtype"] = "bfloat16";
     folder->write_text("config.json", config.dump(2) + "\n");
     const checkpoint::CompanionFiles& companions = source.companions();
     const auto write_file = [&](const char* name, const std::string& content) {

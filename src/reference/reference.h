@@ -30,11 +30,6 @@ void exact_product(const NvFp4View& a, const PackedWeight& w, int64_t* sums, int
 // addition is exact), joining the chains rounds once less than there are chains.
 double accumulator_bound(int64_t k, double magnitudes);
 
-// The table of RoPE for one model: inverse frequencies theta^(-2i/d) in FP64, rounded once to FP32; angle
-// fl(position * inv_freq); its cosine and sine in FP64, rounded once to FP32. cos, sin: out [positions,
-// head_dim / 2].
-void rope_table(double theta, int64_t head_dim, int64_t positions, float* cos, float* sin);
-
 // 1/sqrt(head_dim), rounded once to FP32.
 float attention_scale(int64_t head_dim);
 

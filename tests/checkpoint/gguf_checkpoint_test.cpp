@@ -1,5 +1,11 @@
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <numbers>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_builder.h"
@@ -46,13 +52,13 @@ struct TinyGguf {
     std::map<std::string, GgufBuilder::Tensor> tensors;
     GgufBuilder metadata;
 
-    explicit TinyGguf(uint32_t type = q8_0) : matrix_type(type) {
+    explicit TinyGguf(uint32_t type = q8_0, float theta = 100000.0f) : matrix_type(type) {
         metadata.text("general.architecture", "llama")
             .u32("llama.block_count", 1)
             .u32("llama.context_length", 64);
         metadata.u32("llama.embedding_length", hidden).u32("llama.feed_forward_length", wide);
         metadata.u32("llama.attention.head_count", heads).u32("llama.attention.head_count_kv", kv_heads);
-        metadata.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f).f32("llama.rope.freq_base", 100000.0f);
+        metadata.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f).f32("llama.rope.freq_base", theta);
         metadata.u32("llama.rope.dimension_count", head_dim);
         metadata.u32("tokenizer.ggml.bos_token_id", 1)
             .u32("tokenizer.ggml.eos_token_id", 2)
@@ -134,7 +140,7 @@ TEST(GgufCheckpoint, HasHuggingFaceNamesRowsAndTypes) {
             EXPECT_EQ(read_rows(*file, tensor, 7, 1, hidden)[0], 7.0f);
         }
         EXPECT_EQ(read_rows(*file, "model.norm.weight", 0, 1, hidden)[31], 1.5f);
-        EXPECT_EQ(file->dense().at("model.norm.weight").dtype, DType::bf16);
+        EXPECT_EQ(file->dense().at("model.norm.weight").dtype, expected);
         EXPECT_EQ(file->stored_format("model.norm.weight"), "F32");
         std::vector<uint8_t> buffer;
         expect_error(ErrorKind::usage, "rows 30 to 33 of 32",
@@ -154,6 +160,99 @@ TEST(GgufCheckpoint, RoundsBlockTypesOnceToBf16) {
     const float d = 0.0999755859375f, m = -0.7001953125f;
     EXPECT_EQ(values[0], to_float(round_to<BFloat16>(d * 3 + m)));
     EXPECT_EQ(values[16], to_float(round_to<BFloat16>(d * 15 + m)));
+}
+
+TEST(GgufCheckpoint, VectorsTakeTheTypeOfTheMatricesIfItHoldsThemExactly) {
+    const TemporaryFolder folder;
+    const auto dtype_of = [&](uint32_t matrices, float value, uint32_t stored = f32) {
+        TinyGguf gguf(matrices);
+        gguf.vector("output_norm.weight", hidden, [&](int64_t i) { return i == 7 ? value : 1.0f; }, stored);
+        const auto file = open_checkpoint(gguf.write(folder));
+        EXPECT_EQ(read_rows(*file, "model.norm.weight", 0, 1, hidden)[7], value);  // whatever the type
+        return file->dense().at("model.norm.weight").dtype;
+    };
+    constexpr float eleven_bits = 1 + 0x1p-10f, too_large = 0x1p16f, too_small = 0x1p-30f;
+    EXPECT_EQ(dtype_of(f16, eleven_bits), DType::f16);
+    EXPECT_EQ(dtype_of(bf16, eleven_bits), DType::f32);
+    EXPECT_EQ(dtype_of(f16, too_large), DType::f32);  // never an infinity
+    EXPECT_EQ(dtype_of(f16, too_small), DType::f32);  // nor a zero
+    EXPECT_EQ(dtype_of(q8_0, too_large), DType::bf16);
+    EXPECT_EQ(dtype_of(f16, too_small, bf16), DType::bf16);
+    EXPECT_EQ(dtype_of(f32, eleven_bits, f16), DType::f32);
+}
+
+TEST(GgufCheckpoint, NamesTheRopeScalingThatItsDivisorsComeFrom) {
+    using reference::RopeScaling;
+    const TemporaryFolder folder;
+    const auto open_with = [&](const std::function<void(TinyGguf&)>& change) {
+        TinyGguf gguf(q8_0, 500000.0f);
+        change(gguf);
+        return open_checkpoint(gguf.write(folder));
+    };
+    const auto divisors = [](const std::vector<float>& values) {
+        return [values](TinyGguf& g) {
+            g.vector("rope_freqs.weight", int64_t(values.size()),
+                     [&](int64_t i) { return values[size_t(i)]; });
+        };
+    };
+    // As the converter makes them, in FP32: the waves of 6.3, 167, 4443 and 118144 positions.
+    const auto llama3 = [](float factor, float low, float high, float original) {
+        std::vector<float> values;
+        for (int i = 0; i < 4; ++i) {
+            const float turns =
+                original * std::pow(500000.0f, -float(i) / 4) / (2 * std::numbers::pi_v<float>);
+            const float kept = std::clamp((turns - low) / (high - low), 0.0f, 1.0f);
+            values.push_back(1 / ((1 - kept) / factor + kept));
+        }
+        return values;
+    };
+    for (const float factor : {8.0f, 32.0f}) {
+        const auto values = llama3(factor, 1, 4, 8192);
+        EXPECT_EQ(values[0], 1.0f);
+        EXPECT_EQ(values[3], factor);
+        EXPECT_TRUE(values[2] > 1.5f && values[2] < factor);
+        const auto file = open_with(divisors(values));
+        const RopeScaling expected = {.kind = RopeScaling::Kind::llama3, .factor = factor};
+        EXPECT_EQ(file->config().rope_scaling, expected);
+        const Json& json = file->config().json;
+        const Json scaling = {{"factor", factor},
+                              {"high_freq_factor", 4.0},
+                              {"low_freq_factor", 1.0},
+                              {"original_max_position_embeddings", 8192},
+                              {"rope_type", "llama3"}};
+        EXPECT_EQ(json["rope_scaling"], scaling);
+        EXPECT_EQ(json["rope_parameters"]["rope_theta"], 500000.0);
+        for (const auto& [key, value] : scaling.items()) EXPECT_EQ(json["rope_parameters"][key], value);
+    }
+    // Divisors that llama3 does not give are kept, and config.json does not claim to say them.
+    for (const auto& values :
+         {llama3(8, 1, 4, 4096), llama3(8, 1, 4.01f, 8192), {1, 1, 1, 0.5f}, {1, 2, 3, 4}}) {
+        const auto file = open_with(divisors(values));
+        EXPECT_EQ(file->config().rope_scaling.kind, RopeScaling::Kind::divisors);
+        EXPECT_EQ(file->config().rope_scaling.divisors, values);
+        EXPECT_TRUE(file->config().json["rope_scaling"].is_null());
+    }
+    EXPECT_EQ(open_with(divisors({1, 1, 1, 1}))->config().rope_scaling, RopeScaling());
+
+    const RopeScaling linear = {.kind = RopeScaling::Kind::linear, .factor = 4};
+    const auto number = [](const char* key, float value, const char* type = nullptr) {
+        return [=](TinyGguf& g) {
+            g.metadata.f32(key, value);
+            if (type) g.metadata.text("llama.rope.scaling.type", type);
+        };
+    };
+    for (const auto& change : {std::function<void(TinyGguf&)>(divisors({4, 4, 4, 4})),
+                               {number("llama.rope.scaling.factor", 4)},
+                               {number("llama.rope.scaling.factor", 4, "linear")},
+                               {number("llama.rope.scale_linear", 4)}}) {
+        const auto file = open_with(change);
+        EXPECT_EQ(file->config().rope_scaling, linear);
+        EXPECT_EQ(file->config().json["rope_scaling"], (Json{{"factor", 4.0}, {"rope_type", "linear"}}));
+    }
+    EXPECT_EQ(open_with(number("llama.rope.scaling.factor", 4, "none"))->config().rope_scaling,
+              RopeScaling());
+    EXPECT_EQ(open_with(number("llama.rope.scaling.factor", 0))->config().rope_scaling, RopeScaling());
+    EXPECT_EQ(open_with(number("llama.rope.scaling.factor", 1))->config().rope_scaling, RopeScaling());
 }
 
 TEST(GgufCheckpoint, KeepsVectorsThatAreNotExactlyBf16) {
@@ -260,12 +359,28 @@ TEST(GgufCheckpoint, RefusesWhatIsNotALlama) {
         g.metadata.text("general.architecture", "qwen2");
     });
     refused(malformed, "general.architecture is missing", [](TinyGguf& g) { g.metadata = GgufBuilder(); });
-    refused(unsupported, "rope_freqs.weight",
-            [](TinyGguf& g) { g.vector("rope_freqs.weight", 4, [](int64_t) { return 1.0f; }); });
-    refused(unsupported, "RoPE scaling (\"yarn\")",
-            [](TinyGguf& g) { g.metadata.text("llama.rope.scaling.type", "yarn"); });
-    refused(unsupported, "RoPE scaling (linear)",
-            [](TinyGguf& g) { g.metadata.f32("llama.rope.scaling.factor", 2.0f); });
+    for (const char* type : {"yarn", "longrope", "x"}) {
+        refused(unsupported, fmt::format("RoPE scaling \"{}\" is not supported", type),
+                [&](TinyGguf& g) { g.metadata.text("llama.rope.scaling.type", type); });
+    }
+    refused(unsupported, "RoPE scaling by 2 and by the divisors in rope_freqs.weight together",
+            [](TinyGguf& g) {
+                g.metadata.f32("llama.rope.scaling.factor", 2.0f);
+                g.vector("rope_freqs.weight", 4, [](int64_t) { return 1.0f; });
+            });
+    for (const float wrong : {-2.0f, 0.5f, std::numeric_limits<float>::infinity(), std::nanf("")})
+        refused(malformed, "llama.rope.scaling.factor is ",
+                [&](TinyGguf& g) { g.metadata.f32("llama.rope.scaling.factor", wrong); });
+    for (const float wrong : {0.0f, -1.0f, std::numeric_limits<float>::infinity(), std::nanf("")})
+        refused(malformed, fmt::format("\"rope_freqs.weight\" holds {} at [2]", wrong), [&](TinyGguf& g) {
+            g.vector("rope_freqs.weight", 4, [&](int64_t i) { return i == 2 ? wrong : 1.0f; });
+        });
+    refused(malformed, "\"rope_freqs.weight\" is F32 [8]; F32 [4], half the size of a head, is needed",
+            [](TinyGguf& g) { g.vector("rope_freqs.weight", 8, [](int64_t) { return 1.0f; }); });
+    refused(malformed, "\"rope_freqs.weight\" is F16 [4]",
+            [](TinyGguf& g) { g.vector("rope_freqs.weight", 4, [](int64_t) { return 1.0f; }, f16); });
+    refused(malformed, "\"rope_factors_long.weight\" is not known",
+            [](TinyGguf& g) { g.vector("rope_factors_long.weight", 4, [](int64_t) { return 1.0f; }); });
     refused(unsupported, "mixtures of experts", [](TinyGguf& g) { g.metadata.u32("llama.expert_count", 8); });
     refused(unsupported, "values of a size other",
             [](TinyGguf& g) { g.metadata.u32("llama.attention.value_length", 16); });

@@ -154,14 +154,93 @@ TEST(HfCheckpoint, RefusesImplausibleConfigs) {
     refused(with("rope_parameters", {{"rope_theta", 1e6}}),
             "10000 at the top and 1000000 in rope_parameters");
     refused(with("hidden_act", "gelu"), "hidden_act \"gelu\"", ErrorKind::unsupported);
-    refused(with("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}}), "RoPE scaling \"llama3\"",
-            ErrorKind::unsupported);
-    refused(with("rope_scaling", {{"type", "linear"}}), "RoPE scaling \"linear\"", ErrorKind::unsupported);
-    refused(with("rope_parameters", {{"rope_type", "yarn"}}), "RoPE scaling \"yarn\"",
-            ErrorKind::unsupported);
     refused(with("rope_parameters", {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor",
             ErrorKind::unsupported);
     refused(with("rope_scaling", "llama3"), "not a JSON object");
+}
+
+static const Json llama3 = {{"rope_type", "llama3"},
+                            {"factor", 32.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 8192}};
+
+TEST(HfCheckpoint, ReadsRopeScalingInEverySpelling) {
+    using reference::RopeScaling;
+    const auto scaling_of = [](const std::map<std::string, Json>& changes) {
+        const TemporaryFolder folder;
+        TinyModel model = TinyModel::dense();
+        for (const auto& [key, value] : changes) model.config[key] = value;
+        return opened(model, folder)->config().rope_scaling;
+    };
+    const RopeScaling none, linear = {.kind = RopeScaling::Kind::linear, .factor = 2.5},
+                            expected = {.kind = RopeScaling::Kind::llama3,
+                                        .factor = 32,
+                                        .low_freq_factor = 1,
+                                        .high_freq_factor = 4,
+                                        .original_positions = 8192};
+    Json with_theta = llama3, other = llama3;
+    with_theta["rope_theta"] = 10000.0;
+    other.update({{"factor", 8},
+                  {"low_freq_factor", 2},
+                  {"high_freq_factor", 3.5},
+                  {"original_max_position_embeddings", 4096}});
+    EXPECT_EQ(scaling_of({}), none);
+    EXPECT_EQ(scaling_of({{"rope_scaling", nullptr}}), none);
+    EXPECT_EQ(scaling_of({{"rope_scaling", Json::object()}}), none);
+    EXPECT_EQ(scaling_of({{"rope_scaling", {{"rope_type", "default"}}}}), none);
+    EXPECT_EQ(scaling_of({{"rope_scaling", llama3}}), expected);
+    EXPECT_EQ(scaling_of({{"rope_parameters", llama3}}), expected);
+    EXPECT_EQ(scaling_of({{"rope_parameters", with_theta}, {"rope_scaling", llama3}}), expected);
+    EXPECT_EQ(scaling_of({{"rope_scaling", llama3}, {"original_max_position_embeddings", 8192}}), expected);
+    EXPECT_EQ(scaling_of({{"rope_scaling", {{"type", "linear"}, {"factor", 2.5}}}}), linear);
+    EXPECT_EQ(scaling_of({{"rope_scaling", {{"type", "linear"}, {"rope_type", "linear"}, {"factor", 2.5}}}}),
+              linear);
+    const RopeScaling read = scaling_of({{"rope_scaling", other}});
+    EXPECT_EQ(read.factor, 8);
+    EXPECT_EQ(read.low_freq_factor, 2);
+    EXPECT_EQ(read.high_freq_factor, 3.5);
+    EXPECT_EQ(read.original_positions, 4096);
+}
+
+TEST(HfCheckpoint, RefusesRopeScalingThatIsUnknownOrImplausible) {
+    const auto with = [](const Json& scaling, const char* key = "rope_scaling") {
+        TinyModel model = TinyModel::dense();
+        model.config[key] = scaling;
+        return model;
+    };
+    for (const char* type : {"yarn", "dynamic", "longrope", "su", "mrope", "proportional"}) {
+        for (const char* key : {"rope_scaling", "rope_parameters"}) {
+            refused(with({{"rope_type", type}, {"factor", 2}}, key),
+                    fmt::format("{}: RoPE scaling \"{}\" is not supported; linear and llama3 are", key, type),
+                    ErrorKind::unsupported);
+            refused(with({{"type", type}, {"factor", 2}}, key), type, ErrorKind::unsupported);
+        }
+    }
+    for (const char* key :
+         {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
+        Json scaling = llama3;
+        scaling.erase(key);
+        refused(with(scaling), std::string(key) + " is missing");
+        for (const Json& wrong : {Json(0), Json(-1), Json("8"), Json(1e12)}) {
+            scaling[key] = wrong;
+            refused(with(scaling), std::string("rope_scaling: ") + key + " is ");
+        }
+    }
+    refused(with({{"type", "linear"}}), "rope_scaling: factor is missing");
+    refused(with({{"type", "linear"}, {"factor", 0.5}}), "factor is \"0.5\"; a number from 1");
+    refused(with({{"type", "linear"}, {"rope_type", "llama3"}, {"factor", 2}}),
+            "rope_type is \"llama3\" and type \"linear\"");
+    Json scaling = llama3;
+    scaling["low_freq_factor"] = 4;
+    refused(with(scaling), "low_freq_factor 4 must be below high_freq_factor 4");
+    TinyModel model = with(llama3);
+    model.config["rope_parameters"] = {{"rope_type", "default"}};
+    refused(model, "rope_scaling and rope_parameters say different scalings");
+    model = with(llama3);
+    model.config["original_max_position_embeddings"] = 4096;
+    refused(model, "original_max_position_embeddings is 4096 at the top and 8192 in");
+    refused(with(0.5, "partial_rotary_factor"), "partial_rotary_factor", ErrorKind::unsupported);
 }
 
 TEST(HfCheckpoint, SaysWhatIsNotThere) {

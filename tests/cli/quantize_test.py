@@ -359,6 +359,89 @@ class Sources(QuantizeCase):
             for part in ["weight_packed", "weight_scale", "weight_global_scale"]:
                 self.assertEqual(files[0][f"{module}.{part}"], files[1][f"{module}.{part}"])
 
+    def test_every_type_and_a_mixture_run_with_the_same_bits(self):
+        source, text = TinyModel("F32", tied=False), write_text(self.work / "calibrate.txt")
+        for name, (_, shape, raw) in source.tensors.items():  # 8 bits: exact in every type
+            values = [max(-127, min(127, round(value * 64))) / 64 for value in to_floats(raw, "F32")]
+            source.tensors[name] = ("F32", shape, to_bytes(values, "F32"))
+        single = source.tensors
+        def as_types(*types):
+            source.tensors = {name: (types[i % len(types)], shape, to_bytes(to_floats(raw, "F32"), types[i % len(types)]))
+                              for i, (name, (_, shape, raw)) in enumerate(single.items())}
+        def logits_hash(model):
+            return self.json("logits", "-m", model, "--tokens", "1,2,3,250", "-o", self.work / "l", "--force")["logits_hash"]
+        run, exported = set(), set()
+        for types in [["BF16"], ["F16"], ["F32"], ["F16", "F32", "BF16"]]:
+            as_types(*types)
+            kind = "".join(types)
+            models = [source.write(self.work / f"same-{kind}"), source.write_gguf(self.work / f"same-{kind}.gguf")]
+            for model in models:
+                run.add(logits_hash(model))
+                out = self.work / f"{model.name}-out"
+                self.ok(*self.quantize(model, out, "--calibrate", text, "--calibrate-tokens", "64", scheme="NVFP4"))
+                exported.add(logits_hash(out))
+                tensors, _ = read_safetensors(out / "model.safetensors")
+                for name in ["lm_head.weight", "model.embed_tokens.weight"]:
+                    self.assertEqual(tensors[name], source.tensors[name])
+                if len(types) == 1:  # norms, which a GGUF keeps as F32, too
+                    kept = {dtype for name, (dtype, _, _) in tensors.items() if name.endswith("norm.weight")}
+                    self.assertEqual(kept, set(types))
+                self.assertEqual(json.loads((out / "config.json").read_text())["dtype"], "bfloat16")
+        self.assertEqual((len(run), len(exported)), (1, 1))
+
+    def test_values_that_f16_cannot_hold_stay(self):
+        source = TinyModel("F32", tied=False)
+        for name, value in [("model.norm.weight", 1e5), ("model.embed_tokens.weight", -7e4), ("lm_head.weight", 1e-9),
+                            ("model.layers.0.input_layernorm.weight", 3e-8), ("model.layers.1.mlp.up_proj.weight", 66000.0)]:
+            source.set_value(name, 0, value)
+        text = write_text(self.work / "large.txt")
+        for model in [source.write(self.work / "large"), source.write_gguf(self.work / "large.gguf")]:
+            out = self.work / f"{model.name}-out"
+            self.ok(*self.quantize(model, out, "--calibrate", text, "--calibrate-tokens", "64", scheme="NVFP4"))
+            tensors, _ = read_safetensors(out / "model.safetensors")
+            for name, tensor in tensors.items():
+                if name in source.tensors:
+                    self.assertEqual(tensor, source.tensors[name], name)
+            for checked in [model, out]:
+                self.ok("logits", "-m", checked, "--tokens", "0,0,1", "-o", self.work / "l", "--force")
+                _, _, raw = read_safetensors(self.work / "l")[0]["logits"]
+                self.assertTrue(all(map(math.isfinite, to_floats(raw, "F32"))))
+
+    def test_rope_scaling_of_a_folder_and_of_a_gguf_is_the_same(self):
+        scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                   "original_max_position_embeddings": 8192}
+        divisors = []
+        for i in range(support.HEAD_DIM // 2):
+            turns = 8192 * 10000 ** (-2 * i / support.HEAD_DIM) / (2 * math.pi)
+            kept = min(max((turns - 1) / 3, 0), 1)
+            divisors.append(1 / ((1 - kept) / 8 + kept))
+        self.assertTrue(any(1 < divisor < 8 for divisor in divisors))
+        tokens = ",".join(map(str, range(40)))
+        def logits_hash(model):
+            return self.json("logits", "-m", model, "--tokens", tokens, "-o", self.work / "l", "--force")["logits_hash"]
+        source = TinyModel("F16")
+        plain = logits_hash(source.write(self.work / "rope-plain"))
+        models = [source.write_gguf(self.work / "rope.gguf", divisors)]
+        for key, value in [("rope_scaling", scaling), ("rope_parameters", {**scaling, "rope_theta": 10000.0})]:
+            source = TinyModel("F16")
+            source.config[key] = value
+            models.append(source.write(self.work / key))
+        self.assertEqual(len({logits_hash(model) for model in models} - {plain}), 1)
+        outs = []
+        for model in models:
+            outs.append(self.work / f"{model.name}-out")
+            self.ok(*self.quantize(model, outs[-1]))
+        self.assertEqual(len({logits_hash(out) for out in outs}), 1)
+        config = json.loads((outs[0] / "config.json").read_text())
+        self.assertEqual(config["rope_scaling"], scaling)
+        self.assertEqual(config["rope_parameters"], {**scaling, "rope_theta": 10000.0})
+        # What config.json cannot say runs, and is not exported.
+        other = TinyModel("F16").write_gguf(self.work / "other.gguf", [*divisors[:-1], 9.0])
+        self.assertNotIn(logits_hash(other), [plain, logits_hash(models[0])])
+        self.refused(UNSUPPORTED, [other, "rope_freqs.weight", "Hugging Face folder"],
+                     *self.quantize(other, self.work / "other-out"))
+        self.assertFalse((self.work / "other-out").exists())
+
     def test_a_gguf_gives_what_its_hugging_face_form_gives(self):
         source = TinyModel("F16")
         folder, gguf = source.write(self.work / "form"), source.write_gguf(self.work / "form.gguf")
@@ -369,9 +452,7 @@ class Sources(QuantizeCase):
                                    scheme="NVFP4"))
             files.append(read_safetensors(self.work / out / "model.safetensors")[0])
         self.assertEqual(files[0].keys(), files[1].keys())
-        for name in files[0]:
-            if not name.endswith("norm.weight"):  # FP32 in a GGUF
-                self.assertEqual(files[0][name], files[1][name], name)
+        self.assertEqual(files[0], files[1])
         out = self.work / "of-gguf"
         self.assert_nothing_new(out, ["README.md", "chat_template.jinja", "config.json", "generation_config.json",
                                       "model.safetensors", "tokenizer.json", "tokenizer_config.json"])

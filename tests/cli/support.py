@@ -230,7 +230,7 @@ class TinyModel:
         write_safetensors(folder / "model.safetensors", self.tensors, {"format": "pt"})
         return folder
 
-    def write_gguf(self, path):
+    def write_gguf(self, path, rope_divisors=()):
         """The same model as a GGUF: F16 as F16, norms as F32, rows of q and k in the order of llama.cpp."""
         def text(value):
             raw = value.encode()
@@ -266,7 +266,10 @@ class TinyModel:
                  "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
                  "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
         infos, data = [], bytearray()
-        for name, (dtype, shape, raw) in self.tensors.items():
+        tensors = dict(self.tensors)
+        if rope_divisors:
+            tensors["rope_freqs"] = ("F32", [len(rope_divisors)], to_bytes(rope_divisors, "F32"))
+        for name, (dtype, shape, raw) in tensors.items():
             name = name.removesuffix(".weight")
             if name.startswith("model.layers."):
                 layer, module = name.removeprefix("model.layers.").split(".", 1)
@@ -277,7 +280,7 @@ class TinyModel:
                              for i in range(half) for p in range(2)]
                     raw = b"".join(raw[r * row:(r + 1) * row] for r in order)
             else:
-                name = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}[name]
+                name = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}.get(name, name)
             kind = {"F32": 0, "F16": 1, "BF16": 30}[dtype]
             if len(shape) == 1:
                 kind, raw = 0, to_bytes(to_floats(raw, dtype), "F32")

@@ -1,6 +1,7 @@
 // RMSNorm, SiLU-and-mul, softmax and RoPE at every level against the reference.
 #include "cpu/every_level.h"
 #include "reference/reference.h"
+#include "reference/rope_scaling.h"
 #include "support/compare.h"
 #include "support/matrix.h"
 
@@ -129,7 +130,7 @@ TEST(Rope, HasTheReferencesBits) {
     for (const int64_t head_dim : {2, 6, 34, 64, 80, 128}) {
         constexpr int64_t positions = 40, heads = 3;
         std::vector<float> cos(size_t(positions * head_dim / 2)), sin(cos.size());
-        reference::rope_table(10000.0, head_dim, positions, cos.data(), sin.data());
+        reference::rope_table(10000.0, {}, head_dim, positions, cos.data(), sin.data());
         for (const int64_t rows : {0, 1, 33}) {
             const int64_t cols = heads * head_dim;
             const OwnedMatrix x = random_matrix(rows, cols, DType::f32, uint64_t(head_dim), 1.0f, cols + 5);

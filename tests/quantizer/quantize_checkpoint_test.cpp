@@ -183,9 +183,32 @@ TEST(QuantizeCheckpoint, InputScalesAreThoseOfTheCalibration) {
     EXPECT_EQ(made->scheme(), Scheme::nvfp4);
     for (const auto& [module, linear] : made->nvfp4())
         EXPECT_EQ(linear.input_scale->word(), 2688.0f / calibration.input_amax.at(module)) << module;
-    EXPECT_EQ(made->config().json, source->config().json);
+    checkpoint::Json json = source->config().json;
+    for (const char* key : {"dtype", "torch_dtype"}) json[key] = "bfloat16";
+    EXPECT_EQ(made->config().json, json);
     EXPECT_EQ(report.output_bytes, made->weight_bytes());
     EXPECT_EQ(report.source_bytes, source->weight_bytes());
+}
+
+TEST(QuantizeCheckpoint, TheConfigNamesBf16WhateverTheTensorsAreAndTellsTheChange) {
+    const TemporaryFolder folder;
+    int number = 0;
+    for (const DType type : {DType::bf16, DType::f16, DType::f32})
+        for (const char* said : {"", "bfloat16", "float16", "float32"}) {
+            TinyModel model = random_model(type);
+            if (*said) model.config["torch_dtype"] = said;
+            const std::string name = std::to_string(number++);
+            const QuantizeReport report =
+                quantize_checkpoint(Context(1), *open(model, folder / name), {}, folder / (name + "-out"),
+                                    {.scheme = Scheme::nvfp4a16});
+            const auto json = checkpoint::open_checkpoint(folder / (name + "-out"))->config().json;
+            for (const char* key : {"dtype", "torch_dtype"}) EXPECT_EQ(json[key], "bfloat16");
+            const auto told = std::count_if(
+                report.warnings.begin(), report.warnings.end(), [&](const std::string& warning) {
+                    return warning.starts_with("torch_dtype was '" + std::string(said) + "'");
+                });
+            EXPECT_EQ(told, *said && std::string_view(said) != "bfloat16" ? 1 : 0);
+        }
 }
 
 TEST(QuantizeCheckpoint, NamesALayerThatTheCalibrationHasNotSeen) {
