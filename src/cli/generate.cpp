@@ -14,7 +14,7 @@ namespace {
 struct Options {
     CommonOptions common;
     std::string model, prompt;
-    std::optional<std::string> system;
+    std::optional<std::string> system, date;
     int64_t max_tokens = 128;
     bool max_tokens_given = false, chat = false, raw = false, ignore_eos = false;
     model::SamplerOptions sampler;
@@ -34,16 +34,21 @@ Prompt make_prompt(const Options& options, const checkpoint::Checkpoint& source,
         prompt.tokens = encode(source, tokenizer, options.prompt, !options.raw);
         return prompt;
     }
-    const auto chat = model::recognise_chat_template(source.companions().chat_template);
+    auto chat = model::recognise_chat_template(source.companions().chat_template);
     check(chat.has_value(), ErrorKind::unsupported,
           "{}: {}; write the conversation out as the model expects it and use --raw", options.model,
           source.companions().chat_template.empty()
               ? "has no chat template"
-              : "the chat template is not of a built-in family (ChatML)");
+              : "the chat template is not of a built-in family (ChatML, Llama 3)");
+    if (options.date) {
+        check(!chat->date.empty(), ErrorKind::usage,
+              "--date {}: the chat template of {} tells the model no date", *options.date, options.model);
+        chat->date = *options.date;
+    }
     std::vector<model::ChatMessage> messages;
     if (options.system) messages.push_back({"system", *options.system});
     messages.push_back({"user", options.prompt});
-    prompt.tokens = encode(source, tokenizer, chat->render(messages, true), false);
+    prompt.tokens = encode(source, tokenizer, chat->render(messages, true, bos_token(source)), false);
     if (const auto end = tokenizer.id_of(chat->end_token); end && !options.ignore_eos)
         prompt.stop.push_back(*end);
     return prompt;
@@ -52,6 +57,7 @@ Prompt make_prompt(const Options& options, const checkpoint::Checkpoint& source,
 int run(Options options) {
     check_utf8(options.prompt, "--prompt");
     if (options.system) check_utf8(*options.system, "--system");
+    if (options.date) check_utf8(*options.date, "--date");
     const auto source = checkpoint::open_checkpoint(options.model);
     const model::Tokenizer tokenizer = load_tokenizer(*source);
     const Prompt prompt = make_prompt(options, *source, tokenizer);
@@ -121,6 +127,12 @@ Command add_generate(CLI::App& program) {
                    "Use the prompt as it is: no template, nothing added by the tokenizer")
         ->excludes(chat);
     command->add_option("--system", options->system, "With --chat: the system message")->needs(chat);
+    command
+        ->add_option(
+            "--date", options->date,
+            "With --chat: the day that a Llama 3.1 template tells the model, such as '26 Jul 2024'; by "
+            "default that of the template, so that the text is the same every day")
+        ->needs(chat);
     command->add_option("--temp", options->sampler.temperature, "Temperature; 0 takes the most likely token")
         ->capture_default_str();
     command->add_option("--top-k", options->sampler.top_k, "Sample among the k most likely tokens; 0: all")

@@ -25,4 +25,15 @@ std::vector<int32_t> encode(const checkpoint::Checkpoint& source, const model::T
     return ids;
 }
 
+std::string bos_token(const checkpoint::Checkpoint& source) {
+    const std::string& text = source.companions().tokenizer_config;
+    if (text.empty()) return {};
+    const checkpoint::Json config = checkpoint::parse_json(text, source.path() / "tokenizer_config.json");
+    auto found = config.is_object() ? config.find("bos_token") : config.end();
+    if (!config.is_object() || found == config.end()) return {};
+    if (found->is_object() && found->contains("content"))
+        return (*found)["content"].is_string() ? (*found)["content"].get<std::string>() : "";
+    return found->is_string() ? found->get<std::string>() : "";
+}
+
 }  // namespace halfbyte::cli

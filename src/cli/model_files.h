@@ -18,4 +18,7 @@ model::Tokenizer load_tokenizer(const checkpoint::Checkpoint& source);
 std::vector<int32_t> encode(const checkpoint::Checkpoint& source, const model::Tokenizer& tokenizer,
                             const std::string& text, bool add_special);
 
+// The BOS token's spelling, as tokenizer_config.json has it; empty if it names none.
+std::string bos_token(const checkpoint::Checkpoint& source);
+
 }  // namespace halfbyte::cli

@@ -247,15 +247,14 @@ Command add_quantize(CLI::App& program) {
     command->add_flag("--separate-scales", options->separate_scales,
                       "A weight scale of its own for each of q, k, v and of gate, up");
     command
-        ->add_option(
-            "--max-shard-size", options->max_shard_size,
-            "Largest size of a weight file, such as 500MB, 5GB (thousands) or 5GiB (1024s); a larger "
-            "model is written as several files and an index")
-        ->type_name("SIZE")
+        ->add_option("--max-shard-size", options->max_shard_size,
+                     "Largest weight file to write, such as 500MB, 5GB (thousands) or 5GiB (1024s); a larger "
+                     "model is written as several files and an index")
         ->check([](const std::string& text) {
-            return parse_size(text) ? std::string()
-                                    : "'" + text + "' is not a size such as 500MB, 5GB, 5GiB or 5000000000";
+            const bool size = parse_size(text).has_value();
+            return size ? "" : "'" + text + "' is not a size such as 500MB, 5GB, 5GiB or 5000000000";
         })
+        ->type_name("SIZE")
         ->capture_default_str();
     command->add_flag("--dry-run", options->dry_run, "Do everything but write");
     command->add_flag("--force", options->force, "Replace an existing OUT");

@@ -2,35 +2,108 @@
 // meaning has one spelling, and the lists are compared.
 #include "model/chat.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cctype>
+#include <iterator>
+#include <map>
 
 #include "core/check.h"
+#include "model/utf8.h"
 
 namespace halfbyte::model {
 namespace {
 
-// Stands for the default system message in the known templates.
-constexpr std::string_view any_system = "\x01";
-constexpr std::string_view system_start = "<|im_start|>system\n", message_end = "<|im_end|>\n";
+// In the known templates: what may be any text.
+constexpr std::string_view any_system = "\x01", any_date = "\x02";
+// Around strings in the text of an Item, so that no quotes inside them matter. A template that holds one of
+// these four is not recognised.
+constexpr char open_string = '\x03', close_string = '\x04';
 
-constexpr std::string_view known_templates[] = {
+constexpr std::string_view im_start = "<|im_start|>", im_end = "<|im_end|>";
+constexpr std::string_view start_header = "<|start_header_id|>", end_header = "<|end_header_id|>\n\n",
+                           end_of_turn = "<|eot_id|>";
+
+using Family = ChatTemplate::Family;
+
+struct Known {
+    Family family;
+    bool always_asks;
+    std::string_view text;  // after specialised(); ` | trim` may be missing everywhere
+};
+
+constexpr Known known_templates[] = {
     // without a default system message
-    R"({% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{%
-    endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})",
+    {Family::chatml, false,
+     R"({% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{%
+    endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})"},
     // SmolLM2, Qwen2
-    R"({% for message in messages %}{% if loop.first and messages[0].role != 'system' %}{{ '<|im_start|>system\n)"
-    "\x01"
-    R"(<|im_end|>\n' }}{% endif %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{%
-    endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})",
-    // Qwen2.5, after without_tools()
-    R"({% if messages[0].role == 'system' %}{{ '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}{%
+    {Family::chatml, false,
+     R"({% for message in messages %}{% if loop.first and messages[0].role != 'system' %}{{ '<|im_start|>system\n)"
+     "\x01"
+     R"(<|im_end|>\n' }}{% endif %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{%
+    endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})"},
+    // Qwen2.5
+    {Family::chatml, false,
+     R"({% if messages[0].role == 'system' %}{{ '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}{%
     else %}{{ '<|im_start|>system\n)"
-    "\x01"
-    R"(<|im_end|>\n' }}{% endif %}{% for message in messages %}{%
+     "\x01"
+     R"(<|im_end|>\n' }}{% endif %}{% for message in messages %}{%
     if (message.role == 'user') or (message.role == 'system' and not loop.first) or (message.role == 'assistant' and
     not message.tool_calls) %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endif %}{%
-    endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})",
+    endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})"},
+    // Llama 3
+    {Family::llama3, false,
+     R"({% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' +
+    message.role + '<|end_header_id|>\n\n' + message.content | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{%
+    set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{%
+    if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %})"},
+    // its first version
+    {Family::llama3, true,
+     R"({% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' +
+    message.role + '<|end_header_id|>\n\n' + message.content | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{%
+    set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{{
+    '<|start_header_id|>assistant<|end_header_id|>\n\n' }})"},
+    // Llama 3.1, 3.2 and 3.3
+    {Family::llama31, false,
+     R"({{ bos_token }}{% if not date_string is defined %}{% set date_string = ')"
+     "\x02"
+     R"(' %}{% endif %}{% if messages[0].role == 'system' %}{% set system_message = messages[0].content | trim %}{%
+    set messages = messages[1:] %}{% else %}{% set system_message = ')"
+     "\x01"
+     R"(' %}{% endif %}{{ '<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: ' +
+    date_string + '\n\n' + system_message + '<|eot_id|>' }}{% for message in messages %}{{ '<|start_header_id|>' +
+    message.role + '<|end_header_id|>\n\n' + message.content | trim + '<|eot_id|>' }}{% endfor %}{%
+    if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %})"},
 };
+
+// What is true of a conversation without tools that a template is given by itself, with
+// add_generation_prompt.
+struct Fact {
+    std::string_view condition;
+    bool value;
+};
+constexpr Fact facts[] = {
+    {"not add_generation_prompt is defined", false},
+    {"tools", false},
+    {"tools is not none", false},
+    {"custom_tools is defined", false},
+    {"builtin_tools is defined", false},
+    {"builtin_tools is defined or tools is not none", false},
+    {"tools is not none and not tools_in_user_message", false},
+    {"tools_in_user_message and not tools is none", false},
+    {"not tools is defined", true},
+    {"not tools_in_user_message is defined", true},
+    {"message.role == 'tool'", false},
+    {"message.role == 'tool' or message.role == 'ipython'", false},
+    {"'tool_calls' in message", false},
+    {"not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message)", true},
+    // The clock: the date would change from day to day.
+    {"strftime_now is defined", false},
+};
+// Statements without an effect then.
+constexpr std::string_view idle[] = {"set tools = none", "set tools_in_user_message = true"};
 
 struct Item {
     enum Kind { statement, literal, expression } kind;
@@ -100,7 +173,7 @@ std::string join(const std::vector<Token>& tokens) {
     std::string out;
     for (const Token& token : tokens) {
         if (!out.empty()) out += ' ';
-        out += token.string ? fmt::format("'{}'", token.text) : token.text;
+        out += token.string ? open_string + token.text + close_string : token.text;
     }
     return out;
 }
@@ -111,14 +184,14 @@ void add_literal(Items& items, std::string_view text) {
     items.back().text += text;
 }
 
-// {{ a + 'b' + c }}: an item for each operand. Anything else than such a sum stays whole and is equal to
-// nothing known.
+// {{ a + 'b' + c | trim }}: an item for each operand; a filter binds closer. Anything else than such a sum
+// stays whole and is equal to nothing known.
 void add_output(Items& items, const std::vector<Token>& tokens) {
     bool sum = true;
     for (const Token& token : tokens) {
         const char c = token.text.empty() ? ' ' : token.text[0];
         sum &= token.string || std::isalnum(uint8_t(c)) ||
-               std::string_view("_.[]+").find(c) != std::string_view::npos;
+               std::string_view("_.[]+|").find(c) != std::string_view::npos;
     }
     if (!sum) return items.push_back({Item::expression, join(tokens)});
     std::vector<Token> operand;
@@ -225,88 +298,169 @@ size_t branch_end(const Items& items, size_t at) {
     return items.size();
 }
 
-// What remains when there are no tools, no tool calls and no tool's messages; and without an optional
-// `{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}` at the
-// start.
-Items without_tools(Items items) {
+// A condition or statement written as in a template, spelled as in an Item.
+std::string spelled(std::string_view code) {
+    return join(tokens_of(code).value());
+}
+
+std::optional<bool> value_of(const std::string& condition) {
+    static const auto known = [] {
+        std::map<std::string, bool> values;
+        for (const Fact& fact : facts) values.emplace(spelled(fact.condition), fact.value);
+        return values;
+    }();
+    const auto found = known.find(condition);
+    return found == known.end() ? std::nullopt : std::optional(found->second);
+}
+
+// What remains of a template by the facts.
+Items specialised(Items items) {
     const auto erase = [&](size_t begin, size_t end) {
-        items.erase(items.begin() + begin, items.begin() + end);
+        items.erase(items.begin() + begin, items.begin() + std::min(end, items.size()));
     };
-    if (items.size() > 3 && items[0] == Item{Item::statement, "if not add_generation_prompt is defined"} &&
-        items[1] == Item{Item::statement, "set add_generation_prompt = false"} &&
-        items[2] == Item{Item::statement, "endif"})
-        erase(0, 3);
-    for (size_t i = 0; i < items.size(); ++i) {
-        if (items[i].kind != Item::statement) continue;
-        if (items[i].text == "if tools") {
-            const size_t otherwise = branch_end(items, i);
-            const size_t end = otherwise < items.size() ? branch_end(items, otherwise) : otherwise;
-            if (end == items.size() || items[otherwise].text != "else" || items[end].text != "endif")
-                continue;
-            erase(end, end + 1);
-            erase(i, otherwise + 1);
-        } else if (items[i].text == "elif message . role == 'assistant'" ||
-                   items[i].text == "elif message . role == 'tool'") {
-            erase(i, branch_end(items, i));
-            --i;
+    static const std::string assistant = spelled("message.role == 'assistant'"),
+                             calls = spelled("and not message.tool_calls");
+    std::vector<bool> answers_taken;  // for each open `if`: its first branch takes all answers without calls
+    for (size_t i = 0; i < items.size();) {
+        const bool first = is_statement(items[i], "if"), other = is_statement(items[i], "elif");
+        if (is_statement(items[i], "endif") && !answers_taken.empty()) answers_taken.pop_back();
+        if (!first && !other) {
+            ++i;
+            continue;
+        }
+        const std::string condition = items[i].text.substr(first ? 3 : 5);
+        auto value = value_of(condition);
+        if (other && condition == assistant && !answers_taken.empty() && answers_taken.back()) value = false;
+        const size_t end = branch_end(items, i);
+        if (!value || end == items.size() || (other && *value)) {
+            if (first) answers_taken.push_back(condition.find(calls) != condition.npos);
+            ++i;
+        } else if (other) {
+            erase(i, end);
+        } else if (*value) {  // only this branch stays
+            size_t last = end;
+            while (last < items.size() && !is_statement(items[last], "endif")) last = branch_end(items, last);
+            erase(end, last + 1);
+            erase(i, i + 1);
+        } else if (is_statement(items[end], "elif")) {  // the next branch becomes the first
+            items[end].text.erase(0, 2);
+            erase(i, end);
+        } else {  // the branch of the `else`, if there is one
+            if (is_statement(items[end], "else")) {
+                const size_t last = branch_end(items, end);
+                erase(last, last + 1);
+            }
+            erase(i, end + 1);
         }
     }
     Items merged;  // the literals that have become neighbours
     for (const Item& item : items) {
+        const auto equal = [&](std::string_view statement) { return item.text == spelled(statement); };
         if (item.kind == Item::literal) {
             add_literal(merged, item.text);
-        } else {
+        } else if (item.kind != Item::statement || std::none_of(std::begin(idle), std::end(idle), equal)) {
             merged.push_back(item);
         }
     }
     return merged;
 }
 
+// Whether an item is that of a known template; what stands for its wildcard goes to `result`.
+bool matches(const Item& item, const Item& wanted, ChatTemplate& result) {
+    for (const auto& [wildcard, text] :
+         {std::pair(any_system, &result.default_system), {any_date, &result.date}}) {
+        const size_t at = wanted.text.find(wildcard);
+        if (at == std::string::npos) continue;
+        const std::string_view whole = item.text, before = std::string_view(wanted.text).substr(0, at),
+                               after = std::string_view(wanted.text).substr(at + 1);
+        if (item.kind != wanted.kind || whole.size() < before.size() + after.size() ||
+            !whole.starts_with(before) || !whole.ends_with(after))
+            return false;
+        *text = whole.substr(before.size(), whole.size() - before.size() - after.size());
+        // ChatML's default is empty where a template has none.
+        return text->find("<|") == text->npos && text->find(close_string) == text->npos &&
+               (!text->empty() || item.kind == Item::statement);
+    }
+    return item == wanted;
+}
+
+// As Python's strip().
+std::string_view trimmed(std::string_view text) {
+    const auto is_space = [](const Utf8Char& c) {
+        return is_white_space(c.code) || (c.code >= 0x1C && c.code <= 0x1F);
+    };
+    while (!text.empty() && is_space(utf8_at(text, 0))) text.remove_prefix(utf8_at(text, 0).length);
+    while (!text.empty() && is_space(last_utf8(text))) text.remove_suffix(last_utf8(text).length);
+    return text;
+}
+
 }  // namespace
 
-std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt) const {
-    std::string out;
-    const auto add = [&](std::string_view role, std::string_view content) {
-        ((((out += "<|im_start|>") += role) += '\n') += content) += message_end;
+std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+                                 std::string_view bos) const {
+    const auto content_of = [&](const ChatMessage& message) {
+        return trims ? trimmed(message.content) : std::string_view(message.content);
     };
-    if (!default_system.empty() && !messages.empty() && messages[0].role != "system")
-        add("system", default_system);
+    std::string out;
+    const auto header = [&](std::string_view role) {
+        if (family == Family::chatml)
+            ((out += im_start) += role) += '\n';
+        else
+            ((out += start_header) += role) += end_header;
+    };
+    const auto add = [&](std::string_view role, std::string_view content) {
+        header(role);
+        out += content;
+        out += end_token;
+        if (family == Family::chatml) out += '\n';
+    };
     for (const ChatMessage& message : messages) {
         check(message.role == "system" || message.role == "user" || message.role == "assistant",
-              ErrorKind::usage, "chat: the role {} is not known; needed is system, user or assistant",
+              ErrorKind::usage,
+              "chat: the role {} is not known; system, user and assistant are, tools are not supported",
               message.role);
-        add(message.role, message.content);
     }
-    if (add_generation_prompt) out += "<|im_start|>assistant\n";
+    const bool has_system = !messages.empty() && messages[0].role == "system";
+    size_t next = 0;
+    if (family == Family::llama31) {
+        out = bos;
+        const std::string_view system =
+            has_system ? content_of(messages[0]) : std::string_view(default_system);
+        add("system",
+            fmt::format("Cutting Knowledge Date: December 2023\nToday Date: {}\n\n{}", date, system));
+        next = has_system;
+    } else if (family == Family::llama3 && !messages.empty()) {
+        out = bos;
+    } else if (!default_system.empty() && !messages.empty() && !has_system) {
+        add("system", default_system);
+    }
+    for (; next < messages.size(); ++next) add(messages[next].role, content_of(messages[next]));
+    if (add_generation_prompt || always_asks) header("assistant");
     return out;
 }
 
 std::optional<ChatTemplate> recognise_chat_template(std::string_view text) {
-    if (text.size() > 100'000) return std::nullopt;
+    if (text.size() > 100'000 || text.find_first_of("\x01\x02\x03\x04") != text.npos) return std::nullopt;
     std::optional<Items> read = items_of(text);
     if (!read) return std::nullopt;
-    const Items items = without_tools(std::move(*read));
-    for (const std::string_view known : known_templates) {
-        const Items wanted = items_of(known).value();
-        if (items.size() != wanted.size()) continue;
-        ChatTemplate result{"", "<|im_end|>"};
-        bool equal = true;
-        for (size_t i = 0; i < items.size(); ++i) {
-            if (wanted[i].text.find(any_system) == std::string::npos) {
-                equal &= items[i] == wanted[i];
-                continue;
-            }
-            std::string_view system = items[i].text;
-            equal &= items[i].kind == Item::literal && system.starts_with(system_start) &&
-                     system.ends_with(message_end) &&
-                     system.size() > system_start.size() + message_end.size();
-            if (!equal) break;
-            system.remove_prefix(system_start.size());
-            system.remove_suffix(message_end.size());
-            equal &= system.find("<|im_") == system.npos;
-            result.default_system = system;
+    const Items items = specialised(std::move(*read));
+    constexpr std::string_view filter = " | trim";
+    for (const Known& known : known_templates) {
+        std::string form(known.text);
+        const bool may_trim = form.find(filter) != form.npos;
+        for (const bool trims : {true, false}) {
+            if (trims && !may_trim) continue;
+            for (size_t at; !trims && (at = form.find(filter)) != form.npos;) form.erase(at, filter.size());
+            const Items wanted = items_of(form).value();
+            ChatTemplate result{
+                .end_token = std::string(known.family == Family::chatml ? im_end : end_of_turn),
+                .family = known.family,
+                .trims = trims,
+                .always_asks = known.always_asks};
+            bool equal = items.size() == wanted.size();
+            for (size_t i = 0; i < items.size() && equal; ++i) equal = matches(items[i], wanted[i], result);
+            if (equal) return result;
         }
-        if (equal) return result;
     }
     return std::nullopt;
 }

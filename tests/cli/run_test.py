@@ -229,6 +229,42 @@ class Generate(TestCase):
         without = self.generate("-n", "1", "--chat", prompt="Hi")["prompt_tokens"]
         self.assertIn("You are a helpful AI assistant".encode(), bytes(token for token in without if token < 256))
 
+    def test_chat_of_llama_3_begins_with_one_bos_and_names_the_day_of_its_template(self):
+        tiny = TinyModel()
+        tiny.special, tiny.pre = support.LLAMA3_SPECIAL, "llama-bpe"
+        tiny.tokenizer = tiny_tokenizer(adds_bos=True, special=tiny.special)
+        tiny.generation["eos_token_id"] = [support.VOCAB - 1, support.VOCAB - 2, END_OF_TEXT]
+        header = "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>'"
+        asks = "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
+        dated = ("{{ bos_token }}{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}"
+                 "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] | trim %}"
+                 "{% set messages = messages[1:] %}{% else %}{% set system_message = '' %}{% endif %}"
+                 "{{ '<|start_header_id|>system<|end_header_id|>\\n\\n' }}{{ 'Cutting Knowledge Date: December 2023\\n' }}"
+                 "{{ 'Today Date: ' + date_string + '\\n\\n' }}{{ system_message }}{{ '<|eot_id|>' }}"
+                 "{% for message in messages %}{{ " + header + " }}{% endfor %}" + asks)
+        plain = ("{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = " + header + " %}"
+                 "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}" + asks)
+        def text(ids):
+            return b"".join(bytes([i]) if i < 256 else tiny.special[i - 256].encode() for i in ids).decode()
+        def turn(role, content):
+            return f"<|start_header_id|>{role}<|end_header_id|>\n\n{content}"
+        user = turn("user", "Hi") + "<|eot_id|>" + turn("assistant", "")
+        knows = "Cutting Knowledge Date: December 2023\nToday Date: "
+        for name, template, start in [("dated", dated, turn("system", knows + "26 Jul 2024\n\n<|eot_id|>")), ("plain", plain, "")]:
+            tiny.chat_template = template
+            for model in [tiny.write(self.work / name), tiny.write_gguf(self.work / f"{name}.gguf")]:
+                ids = self.generate("-n", "1", "--chat", prompt=" Hi\n", model=model)["prompt_tokens"]
+                self.assertEqual(text(ids), "<|begin_of_text|>" + start + user)
+                self.assertEqual(ids.count(BOS), 1)
+                self.assertEqual(self.generate("-n", "1", prompt="Hi", model=model)["prompt_tokens"], [BOS, *b"Hi"])
+        ids = self.generate("-n", "1", "--chat", "--date", "1 May 2030", "--system", "S", prompt="Hi", model=self.work / "dated")
+        self.assertEqual(text(ids["prompt_tokens"]),
+                         "<|begin_of_text|>" + turn("system", knows + "1 May 2030\n\nS<|eot_id|>") + user)
+        for model in [self.work / "plain", self.model]:
+            self.refused(USAGE, ["--date 1 May 2030", model, "no date"], "generate", "-m", model, "-p", "x", "--chat", "--date",
+                         "1 May 2030")
+        self.refused(USAGE, "--date", "generate", "-m", self.model, "-p", "x", "--date", "1 May 2030")
+
     def test_chat_stops_at_the_end_of_the_turn(self):
         for sign in [1, -1]:  # all logits are 0 but that of <|im_end|>, so one sign or the other makes it the largest
             ending = TinyModel(tied=False)

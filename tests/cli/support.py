@@ -148,19 +148,21 @@ def byte_letters():
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>"]  # ids 256 to 259
 END_OF_TEXT, IM_START, IM_END, BOS = range(256, 260)
+LLAMA3_SPECIAL = ["<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|begin_of_text|>"]  # BOS stays the last
 VOCAB = 272  # more than the tokenizer has, as in many models
 
 
-def tiny_tokenizer(adds_bos=False):
+def tiny_tokenizer(adds_bos=False, special=SPECIAL):
+    bos = special[3]
     tokens = {letter: byte for byte, letter in enumerate(byte_letters())}
     template = {"type": "TemplateProcessing",
-                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "single": [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
                 "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-                "special_tokens": {"<s>": {"id": "<s>", "ids": [BOS], "tokens": ["<s>"]}}}
+                "special_tokens": {bos: {"id": bos, "ids": [BOS], "tokens": [bos]}}}
     return {"version": "1.0",
             "added_tokens": [{"id": 256 + i, "content": content, "single_word": False, "lstrip": False,
                               "rstrip": False, "normalized": False, "special": True}
-                             for i, content in enumerate(SPECIAL)],
+                             for i, content in enumerate(special)],
             "normalizer": None,
             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
                               "use_regex": True},
@@ -189,6 +191,7 @@ class TinyModel:
                        "num_hidden_layers": LAYERS, "num_key_value_heads": KV_HEADS, "rms_norm_eps": 1e-5,
                        "rope_theta": 10000.0, "tie_word_embeddings": tied, "vocab_size": VOCAB}
         self.generation = {"bos_token_id": BOS, "eos_token_id": [END_OF_TEXT]}
+        self.special, self.pre = SPECIAL, "gpt-2"
         self.tokenizer = tiny_tokenizer()
         self.chat_template = (DATA / "tokenizer/chat_template.jinja").read_text()
         self.tensors = {}
@@ -222,7 +225,7 @@ class TinyModel:
         folder.mkdir(parents=True)
         texts = {"config.json": json.dumps(self.config), "generation_config.json": json.dumps(self.generation),
                  "tokenizer.json": json.dumps(self.tokenizer) if self.tokenizer else "",
-                 "tokenizer_config.json": json.dumps({"bos_token": "<s>", "eos_token": "<|endoftext|>"}),
+                 "tokenizer_config.json": json.dumps({"bos_token": self.special[3], "eos_token": self.special[0]}),
                  "chat_template.jinja": self.chat_template}
         for name, text in texts.items():
             if text:
@@ -252,9 +255,9 @@ class TinyModel:
             u32("llama." + key, number)
         value("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", 1e-5))
         value("llama.rope.freq_base", 6, struct.pack("<f", 10000.0))
-        tokens = byte_letters() + SPECIAL + [f"<unused{i}>" for i in range(VOCAB - 260)]
+        tokens = byte_letters() + self.special + [f"<unused{i}>" for i in range(VOCAB - 260)]
         value("tokenizer.ggml.model", 8, text("gpt2"))
-        value("tokenizer.ggml.pre", 8, text("gpt-2"))
+        value("tokenizer.ggml.pre", 8, text(self.pre))
         array_of("tokenizer.ggml.tokens", 8, [text(token) for token in tokens])
         array_of("tokenizer.ggml.merges", 8, [])
         array_of("tokenizer.ggml.token_type", 5, [struct.pack("<i", 1 if i < 256 else 3) for i in range(VOCAB)])

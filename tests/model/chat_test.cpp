@@ -22,6 +22,82 @@ const std::string plain =
     "'<|im_end|>' + "
     "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
+// Llama 3's, and the newer one's structure with short branches for tools.
+const std::string llama3 =
+    "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = "
+    "'<|start_header_id|>' + "
+    "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 "
+    "== 0 "
+    "%}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}";
+const std::string llama3_asks = "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}";
+const std::string llama3_may_ask = "{% if add_generation_prompt %}" + llama3_asks + "{% endif %}";
+const std::string llama32 = R"({{- bos_token }}
+{%- if custom_tools is defined %}
+    {%- set tools = custom_tools %}
+{%- endif %}
+{%- if not tools_in_user_message is defined %}
+    {%- set tools_in_user_message = true %}
+{%- endif %}
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+
+{#- The system's message #}
+{{- "<|start_header_id|>system<|end_header_id|>\n\n" }}
+{%- if builtin_tools is defined or tools is not none %}
+    {{- "with tools\n" }}
+{%- endif %}
+{%- if builtin_tools is defined %}
+    {{- builtin_tools | reject('equalto', 'x') | join(", ") }}
+{%- endif %}
+{{- "Cutting Knowledge Date: December 2023\n" }}
+{{- "Today Date: " + date_string + "\n\n" }}
+{%- if tools is not none and not tools_in_user_message %}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+    {%- endfor %}
+{%- endif %}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- if tools_in_user_message and not tools is none %}
+    {%- if messages | length != 0 %}
+        {%- set messages = messages[1:] %}
+    {%- else %}
+        {{- raise_exception("no message") }}
+{%- endif %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if builtin_tools is defined and message.tool_calls[0].name in builtin_tools %}
+            {{- "call" }}
+        {%- else  %}
+            {{- "other" }}
+        {%- endif %}
+    {%- elif message.role == "tool" or message.role == "ipython" %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\n\n" + message.content }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
+{%- endif %}
+)";
+
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
     const size_t at = text.find(from);
     EXPECT_NE(at, std::string::npos) << from;
@@ -67,10 +143,12 @@ TEST(Chat, RendersWithAndWithoutPromptAndSystem) {
 }
 
 TEST(Chat, RefusesOtherRoles) {
-    for (const char* role : {"tool", "", "User"})
-        EXPECT_TRUE(test::throws(ErrorKind::usage, "role", [&] {
-            ChatTemplate{}.render({{role, "x"}}, true);
-        })) << role;
+    for (const char* role : {"tool", "ipython", "", "User"})
+        for (const auto family :
+             {ChatTemplate::Family::chatml, ChatTemplate::Family::llama3, ChatTemplate::Family::llama31})
+            EXPECT_TRUE(test::throws(ErrorKind::usage, {"the role", "tools are not supported"}, [&] {
+                ChatTemplate{.family = family}.render({{"user", "u"}, {role, "x"}}, true);
+            })) << role;
 }
 
 TEST(Chat, WhiteSpaceControlQuotesAndSpellingDoNotMatter) {
@@ -173,12 +251,119 @@ TEST(Chat, WhatIsNotExactlyChatMlIsNotRecognised) {
     for (const std::string& text : others) EXPECT_FALSE(recognise_chat_template(text)) << text;
 }
 
+TEST(Chat, Llama3) {
+    const auto chat = recognise_chat_template(llama3 + llama3_may_ask);
+    ASSERT_TRUE(chat);
+    EXPECT_EQ(chat->end_token, "<|eot_id|>");
+    EXPECT_EQ(chat->render({{"system", " S\n"}, {"user", "\u3000a b\u00a0\x1c"}, {"assistant", "\u200bc"}},
+                           true, "<BOS>"),
+              "<BOS><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
+              "<|start_header_id|>user<|end_header_id|>\n\na b<|eot_id|>"
+              "<|start_header_id|>assistant<|end_header_id|>\n\n\u200bc<|eot_id|>"
+              "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    EXPECT_EQ(chat->render({{"user", " \n "}}, false),
+              "<|start_header_id|>user<|end_header_id|>\n\n<|eot_id|>");
+    EXPECT_EQ(chat->render({}, false, "<BOS>"), "");  // the first message brings it
+
+    const auto first_version = recognise_chat_template(llama3 + llama3_asks);
+    ASSERT_TRUE(first_version);
+    EXPECT_EQ(first_version->render({{"user", "u"}}, false), chat->render({{"user", "u"}}, true));
+    const auto untrimmed = recognise_chat_template(replaced(llama3, " | trim", "") + llama3_may_ask);
+    ASSERT_TRUE(untrimmed);
+    EXPECT_EQ(untrimmed->render({{"user", " u "}}, false),
+              "<|start_header_id|>user<|end_header_id|>\n\n u <|eot_id|>");
+    EXPECT_TRUE(
+        recognise_chat_template("{% if not add_generation_prompt is defined %}{% set add_generation_prompt = "
+                                "false %}{% endif %}" +
+                                llama3 + llama3_may_ask));
+}
+
+TEST(Chat, Llama31TellsTheDatesInTheSystemsMessage) {
+    const auto chat = recognise_chat_template(llama32);
+    ASSERT_TRUE(chat);
+    EXPECT_EQ(chat->date, "26 Jul 2024");  // not the clock's
+    EXPECT_EQ(chat->end_token, "<|eot_id|>");
+    const std::string start =
+        "<BOS><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday "
+        "Date: 26 Jul 2024\n\n";
+    EXPECT_EQ(chat->render({{"user", " Hi\n"}}, true, "<BOS>"),
+              start +
+                  "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+                  "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    EXPECT_EQ(chat->render({{"system", "\tBe brief. "}, {"user", "a"}, {"system", "s"}, {"assistant", "b"}},
+                           false, "<BOS>"),
+              start +
+                  "Be brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
+                  "<|start_header_id|>system<|end_header_id|>\n\ns<|eot_id|>"
+                  "<|start_header_id|>assistant<|end_header_id|>\n\nb<|eot_id|>");
+    ChatTemplate today = *chat;
+    today.date = "01 Jan 2030";
+    EXPECT_EQ(today.render({{"user", "a"}}, true),
+              replaced(chat->render({{"user", "a"}}, true), "26 Jul 2024", "01 Jan 2030"));
+
+    // Llama 3.1's asks no clock.
+    const size_t clock = llama32.find("    {%- if strftime_now"),
+                 otherwise = llama32.find("        {%- set date_string = \"26");
+    std::string llama31 = llama32.substr(0, clock) + llama32.substr(otherwise);
+    llama31 = replaced(llama31, "    {%- endif %}\n{%- endif %}\n{%- if not tools is",
+                       "{%- endif %}\n{%- if not tools is");
+    ASSERT_TRUE(recognise_chat_template(llama31));
+    EXPECT_EQ(recognise_chat_template(llama31)->render({{"user", "a"}}, true),
+              chat->render({{"user", "a"}}, true));
+
+    // Derived templates: another date, a system's message of their own, nothing trimmed.
+    std::string derived = replaced(replaced(llama31, "26 Jul 2024", "July '24"), "set system_message = \"\"",
+                                   "set system_message = \"It\\'s me.\"");
+    derived = replaced(replaced(derived, "|trim", ""), " | trim", "");
+    const auto other = recognise_chat_template(derived);
+    ASSERT_TRUE(other);
+    EXPECT_EQ(other->date, "July '24");
+    EXPECT_EQ(other->default_system, "It's me.");
+    EXPECT_EQ(other->render({{"user", " a "}}, false),
+              "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday "
+              "Date: July '24\n\nIt's me.<|eot_id|>"
+              "<|start_header_id|>user<|end_header_id|>\n\n a <|eot_id|>");
+}
+
+TEST(Chat, WhatIsNotExactlyALlamaTemplateIsNotRecognised) {
+    const std::string whole = llama3 + llama3_may_ask;
+    const std::string others[] = {
+        llama3,
+        replaced(whole, "index0 == 0", "index0 == 1"),
+        replaced(whole, "bos_token + content", "content + bos_token"),
+        replaced(whole, "| trim", "| upper"),
+        replaced(whole, "<|eot_id|>", "<|end|>"),
+        replaced(whole, "set loop_messages = messages", "set loop_messages = messages[1:]"),
+        "{{ bos_token }}" + whole,
+        replaced(llama32, "December 2023", "June 2024"),
+        replaced(llama32, "set system_message = \"\"", "set system_message = other"),
+        replaced(llama32, "set system_message = \"\"", "set system_message = 'a' + 'b'"),
+        replaced(llama32, "set system_message = \"\"", "set system_message = '<|eot_id|>'"),
+        replaced(llama32, "set date_string = \"26 Jul 2024\"", "set date_string = \"\x04\""),
+        replaced(llama32, "set messages = messages[1:]", "set messages = messages"),
+        replaced(llama32, "'tool_calls' in message)", "'tool_calls' not in message)"),
+        replaced(llama32, "{%- if builtin_tools is defined %}", "{%- if builtin_tools is none %}"),
+        replaced(llama32, "{%- if not tools is defined %}",
+                 "{%- set tools = [1] %}{%- if not tools is defined %}"),
+        replaced(llama32, "set tools_in_user_message = true", "set tools_in_user_message = false"),
+        replaced(llama32, "strftime_now is defined", "strftime_now is not defined"),
+        replaced(llama32, " | trim +", " +"),  // one of the two trims
+        replaced(llama32, "{{- system_message }}", "{{- system_message | upper }}"),
+    };
+    ASSERT_TRUE(recognise_chat_template(whole));
+    ASSERT_TRUE(recognise_chat_template(llama32));
+    for (const std::string& text : others) EXPECT_FALSE(recognise_chat_template(text)) << text;
+    for (size_t size = 0; size < llama32.find_last_of('}'); ++size)
+        EXPECT_FALSE(recognise_chat_template(llama32.substr(0, size))) << size;
+}
+
 TEST(Chat, EveryStartOfATemplateIsReadWithoutHarm) {
     for (size_t size = 0; size < smollm.find_last_of('}'); ++size)
         EXPECT_FALSE(recognise_chat_template(smollm.substr(0, size))) << size;
     for (const char* text :
          {"{", "{{", "{%", "{#", "{{-", "{%-%}", "{%--%}", "{{}}", "{{+}}", "{{'\\", "{% elif x %}",
-          "{% if tools %}", "{% if tools %}{% else %}", "{{x['']}}", "{{['a']}}", "{{''['a']}}"})
+          "{% if tools %}", "{% if tools %}{% else %}", "{% if not tools is defined %}{% elif x %}",
+          "{% endif %}", "{{x['']}}", "{{['a']}}", "{{''['a']}}"})
         EXPECT_FALSE(recognise_chat_template(text)) << text;
 }
 

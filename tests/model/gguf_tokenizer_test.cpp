@@ -22,6 +22,7 @@ using Ids = std::vector<int32_t>;
 struct Metadata {
     std::optional<std::string> model = "gpt2", pre = "gpt-2";
     std::vector<std::string> extra = {"<s>", "<u>", "ab", "\u010A\u010A", "it's"};
+    std::vector<std::string> tokens = {};  // all of them, instead of these
     std::vector<std::string> merges = {"a b", "\u010A \u010A"};
     std::map<int, int32_t> types = {{256, 3}, {257, 4}};
     std::optional<size_t> type_count = {};
@@ -34,15 +35,17 @@ struct Metadata {
         builder.text("general.architecture", "llama").u32("llama.context_length", 4096);
         if (model) builder.text(prefix + "model", *model);
         if (pre) builder.text(prefix + "pre", *pre);
-        std::string tokens, merge_texts, token_types;
-        const size_t count = 256 + extra.size();
-        for (int byte = 0; byte < 256; ++byte)
-            tokens += test::gguf_text(byte_level(std::string(1, char(byte))));
-        for (const std::string& token : extra) tokens += test::gguf_text(token);
+        std::vector<std::string> all = tokens;
+        for (int byte = 0; byte < 256 && tokens.empty(); ++byte)
+            all.push_back(byte_level(std::string(1, char(byte))));
+        if (tokens.empty()) all.insert(all.end(), extra.begin(), extra.end());
+        std::string token_texts, merge_texts, token_types;
+        const size_t count = all.size();
+        for (const std::string& token : all) token_texts += test::gguf_text(token);
         for (const std::string& merge : merges) merge_texts += test::gguf_text(merge);
         for (size_t id = 0; id < type_count.value_or(count); ++id)
             token_types += test::bytes_of(types.contains(int(id)) ? types.at(int(id)) : 1);
-        builder.array(prefix + "tokens", 8, count, tokens);
+        builder.array(prefix + "tokens", 8, count, token_texts);
         builder.array(prefix + "merges", 8, merges.size(), merge_texts);
         builder.array(prefix + "token_type", 5, type_count.value_or(count), token_types);
         for (const auto& [name, id] : ids) builder.u32(prefix + name, id);
@@ -119,6 +122,28 @@ TEST(GgufTokenizer, PreDecidesThePattern) {
     llama.extra.insert(llama.extra.end(), {"1234", "123", "IT"});
     EXPECT_EQ(llama.encode("1234 IT"), (Ids{262, '4', ' ', 'I', 'T'}));
     EXPECT_EQ(llama.encode("IT"), (Ids{263}));
+}
+
+TEST(GgufTokenizer, GoldenIdsOfLlama3) {
+    const Json golden =
+        checkpoint::read_json(std::filesystem::path(HALFBYTE_TEST_DATA) / "llama3_tokenizer_golden.json");
+    const Json& json = golden["tokenizer"];
+    Metadata metadata = of_kind("llama-bpe");
+    metadata.types.clear();
+    metadata.tokens.resize(json["model"]["vocab"].size() + json["added_tokens"].size());
+    for (const auto& [token, id] : json["model"]["vocab"].items()) metadata.tokens.at(id) = token;
+    for (const Json& token : json["added_tokens"]) {
+        metadata.tokens.at(token["id"]) = token["content"];
+        metadata.types[token["id"]] = 3;
+    }
+    metadata.merges = json["model"]["merges"].get<std::vector<std::string>>();
+    metadata.ids["bos_token_id"] = json["added_tokens"][0]["id"];
+    const Tokenizer tokenizer(metadata.convert().tokenizer, "t.json");
+    for (const Json& example : golden["cases"]) {
+        const std::string text = example["text"];
+        EXPECT_EQ(tokenizer.encode(text, false), example["ids"].get<Ids>()) << text;
+        EXPECT_EQ(tokenizer.encode(text, true), example["ids_with_special"].get<Ids>()) << text;
+    }
 }
 
 TEST(GgufTokenizer, ControlAndUserDefinedTokensAreAdded) {

@@ -55,6 +55,28 @@ TEST(Tokenizer, GoldenIdsAndTexts) {
     }
 }
 
+// A small vocabulary with the pattern, ignore_merges and the post-processor of Llama 3.
+TEST(Tokenizer, GoldenIdsOfLlama3) {
+    const Json golden =
+        checkpoint::read_json(std::filesystem::path(HALFBYTE_TEST_DATA) / "llama3_tokenizer_golden.json");
+    ASSERT_EQ(golden["cases"].size(), 39u);
+    const Tokenizer tokenizer = load(golden["tokenizer"]);
+    Json without = golden["tokenizer"];
+    without["model"]["ignore_merges"] = false;
+    const Tokenizer merging = load(without);
+    int differing = 0;
+    for (const Json& example : golden["cases"]) {
+        const std::string text = example["text"];
+        SCOPED_TRACE(text);
+        const Ids ids = tokenizer.encode(text, false);
+        EXPECT_EQ(ids, example["ids"].get<Ids>());
+        EXPECT_EQ(tokenizer.encode(text, true), example["ids_with_special"].get<Ids>());
+        EXPECT_EQ(tokenizer.decode(ids), text);
+        differing += merging.encode(text, false) != ids;
+    }
+    EXPECT_GT(differing, 0);
+}
+
 TEST(Tokenizer, WikiText2) {
     const auto file = std::filesystem::path(HALFBYTE_SHARED_DATA) / "wikitext-2/test.txt";
     if (!std::filesystem::exists(file)) GTEST_SKIP() << "no WikiText-2 at " << file;

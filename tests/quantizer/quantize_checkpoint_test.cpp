@@ -205,7 +205,7 @@ TEST(QuantizeCheckpoint, TheConfigNamesBf16WhateverTheTensorsAreAndTellsTheChang
             for (const char* key : {"dtype", "torch_dtype"}) EXPECT_EQ(json[key], "bfloat16");
             const auto told = std::count_if(
                 report.warnings.begin(), report.warnings.end(), [&](const std::string& warning) {
-                    return warning.starts_with("torch_dtype was '" + std::string(said) + "'");
+                    return warning.starts_with("torch_dtype was \"" + std::string(said) + "\"");
                 });
             EXPECT_EQ(told, *said && std::string_view(said) != "bfloat16" ? 1 : 0);
         }
