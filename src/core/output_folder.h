@@ -5,6 +5,9 @@
 #include <filesystem>
 #include <string_view>
 
+#include "core/partial_output.h"
+#include "core/progress.h"
+
 namespace halfbyte {
 
 class OutputFolder {
@@ -14,21 +17,20 @@ class OutputFolder {
     OutputFolder(const std::filesystem::path& place, bool force);
     // What the constructor checks before it makes anything, to ask at the door of long work.
     static void check_place(const std::filesystem::path& place, bool force);
-    ~OutputFolder();
-    OutputFolder(const OutputFolder&) = delete;
-    OutputFolder& operator=(const OutputFolder&) = delete;
 
     // The temporary folder to write into.
-    const std::filesystem::path& path() const { return temporary_; }
+    const std::filesystem::path& path() const { return partial_.folder(); }
     void write_text(std::string_view name,
                     std::string_view content) const;  // name is a file inside the folder
-    void commit();
+    // Reports ("finish", 1, 1) as the last moment at which the receiver can stop it.
+    void commit(const Progress& progress = {});
 
   private:
-    void replace_in_two_steps();
+    int replace_in_two_steps() const;  // an error number
 
-    std::filesystem::path place_, temporary_;
-    bool force_, committed_ = false;
+    std::filesystem::path place_;
+    bool force_;
+    PartialOutput partial_;
 };
 
 // Writes all bytes to an open descriptor; throws Error (failure) naming `path` with the system's reason.

@@ -46,6 +46,49 @@ TEST(MappedFile, AReleasedRangeReadsTheSameAgain) {
     EXPECT_EQ(content(file), text);
 }
 
+TEST(MappedFile, AChangeOfTheFileIsTold) {
+    const TemporaryFolder folder;
+    const std::filesystem::path path = test::write_file(folder / "a", std::string(10000, 'x'));
+    const MappedFile file(path);
+    file.check_unchanged();
+    std::filesystem::resize_file(path, 9999);  // inside the last page, which reads as zeros then
+    EXPECT_TRUE(test::throws(ErrorKind::failure,
+                             path.string() + ": became shorter while it was read: 9999 bytes of 10000",
+                             [&] { file.check_unchanged(); }));
+    test::write_file(path, std::string(10000, 'y'));
+    EXPECT_TRUE(test::throws(ErrorKind::failure, ": was written to while it was read",
+                             [&] { file.check_unchanged(); }));
+}
+
+TEST(MappedFile, AFileThatIsRemovedOrReplacedStaysWhole) {
+    const TemporaryFolder folder;
+    const std::filesystem::path path = test::write_file(folder / "a", "old");
+    const MappedFile file(path);
+    std::filesystem::rename(test::write_file(folder / "b", "x"), path);
+    file.check_unchanged();
+    std::filesystem::remove(path);
+    file.check_unchanged();
+    EXPECT_EQ(content(file), "old");
+}
+
+TEST(MappedFile, AnAddressLeadsToTheFile) {
+    const TemporaryFolder folder;
+    const std::string path = test::write_file(folder / "a", std::string(10000, 'x'));
+    const uint8_t* address = nullptr;
+    {
+        const MappedFile first(path), second(test::write_file(folder / "b", "x"));
+        address = first.bytes().data();
+        EXPECT_STREQ(mapped_place_of(address + 9999).path, path.c_str());
+        EXPECT_FALSE(mapped_place_of(address).shorter);
+        std::filesystem::resize_file(path, 1);
+        EXPECT_TRUE(mapped_place_of(address).shorter);
+        EXPECT_STREQ(mapped_place_of(second.bytes().data()).path, (folder / "b").c_str());
+        EXPECT_EQ(mapped_place_of(&path).path, nullptr);
+        EXPECT_EQ(mapped_place_of(nullptr).path, nullptr);
+    }
+    EXPECT_EQ(mapped_place_of(address).path, nullptr);
+}
+
 TEST(MappedFile, AMissingFileIsNamed) {
     const TemporaryFolder folder;
     const std::string path = (folder / "missing").string();
