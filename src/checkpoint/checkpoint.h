@@ -86,6 +86,10 @@ class Checkpoint {
     // Gives the mapped pages of a dense tensor or of a quantised module back to the kernel.
     virtual void release(const std::string& name) const = 0;
 
+    // Error (failure) if a weight file was cut or written to since it was opened: to ask before a result is
+    // given out.
+    virtual void check_unchanged() const = 0;
+
     // How a dense tensor is stored: "BF16", "F32", "Q4_1".
     virtual std::string stored_format(const std::string& name) const = 0;
     virtual std::vector<std::filesystem::path> weight_files() const = 0;

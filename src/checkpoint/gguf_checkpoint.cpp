@@ -166,6 +166,8 @@ class GgufCheckpoint final : public Checkpoint {
             gguf_.file().release(found->second->bytes);
     }
 
+    void check_unchanged() const override { gguf_.file().check_unchanged(); }
+
   private:
     static bool is_permuted(const std::string& name) {
         return name.find(".self_attn.q_proj.") != name.npos || name.find(".self_attn.k_proj.") != name.npos;

@@ -154,6 +154,10 @@ class HfCheckpoint final : public Checkpoint {
         }
     }
 
+    void check_unchanged() const override {
+        for (const MappedFile* file : mapped_files()) file->check_unchanged();
+    }
+
     std::string stored_format(const std::string& name) const override {
         return std::string(halfbyte::name_of(dense_.at(name).dtype));
     }
@@ -161,10 +165,8 @@ class HfCheckpoint final : public Checkpoint {
     std::vector<fs::path> weight_files() const override { return files_->files(); }
     std::vector<std::string> warnings() const override { return files_->warnings(); }
     uint64_t file_bytes() const override {
-        std::set<const MappedFile*> files;
-        for (const auto& [name, tensor] : files_->tensors()) files.insert(tensor.file);
         uint64_t bytes = 0;
-        for (const MappedFile* file : files) bytes += file->bytes().size();
+        for (const MappedFile* file : mapped_files()) bytes += file->bytes().size();
         return bytes;
     }
 
@@ -175,6 +177,11 @@ class HfCheckpoint final : public Checkpoint {
     }
 
   private:
+    std::set<const MappedFile*> mapped_files() const {
+        std::set<const MappedFile*> files;
+        for (const auto& [name, tensor] : files_->tensors()) files.insert(tensor.file);
+        return files;
+    }
     std::string label(const std::string& name) const {
         const auto& tensors = files_->tensors();
         auto found = tensors.find(name);

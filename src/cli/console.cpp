@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 
 #include "core/check.h"
 #include "core/mapped_file.h"
+#include "core/partial_output.h"
 #include "model/tokenizer.h"
 
 namespace halfbyte::cli {
@@ -26,8 +28,33 @@ bool progress_is_shown = false;
 
 // The first signal asks the work to stop and clean up; a second one ends the process at once.
 extern "C" void on_interrupt(int signal) {
+    if (interrupted != 0) {
+        remove_partial_outputs();
+        ::_exit(128 + signal);
+    }
     interrupted = signal;
-    std::signal(signal, SIG_DFL);
+}
+
+void write_to_stderr(const char* text) {  // async-signal-safe
+    (void)!::write(STDERR_FILENO, text, std::strlen(text));
+}
+
+// A mapped file that was cut by somebody, or whose disk fails. The thread that touched it cannot go on.
+extern "C" void on_bus_error(int signal, siginfo_t* info, void*) {
+    const MappedPlace place = mapped_place_of(info->si_addr);
+    if (place.path == nullptr) {
+        std::signal(signal, SIG_DFL);  // a defect of ours, and about to come again
+        return;
+    }
+    static std::atomic_flag entered;
+    while (entered.test_and_set()) ::pause();  // one thread speaks
+    if (progress_is_shown) write_to_stderr("\r\033[K");
+    write_to_stderr("halfbyte: error: ");
+    write_to_stderr(place.path);
+    write_to_stderr(place.shorter ? ": became shorter while it was read; run again when the file is whole\n"
+                                  : ": cannot be read any more; its disk or network reports an error\n");
+    remove_partial_outputs();
+    ::_exit(int(ErrorKind::failure));
 }
 
 void to_stderr(const std::string& text) {
@@ -42,7 +69,11 @@ void prepare_process() {
             (void)!::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP})
         if (std::signal(signal, on_interrupt) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
-    std::signal(SIGXFSZ, SIG_IGN);
+    for (const int signal : {SIGXFSZ, SIGPIPE}) std::signal(signal, SIG_IGN);
+    struct sigaction action{};
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO;
+    ::sigaction(SIGBUS, &action, nullptr);
 }
 
 void stop_if_interrupted() {
@@ -115,6 +146,17 @@ void flush_results() {
     const bool written = std::fflush(stdout) == 0 && !std::ferror(stdout);
     check(written, ErrorKind::failure, "standard output cannot be written{}{}", errno != 0 ? ": " : "",
           errno != 0 ? std::strerror(errno) : "");
+}
+
+bool reader_has_gone() {
+    struct pollfd out = {STDOUT_FILENO, 0, 0};
+    return std::ferror(stdout) && ::poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+void settle_leftovers(const CommonOptions& options, const std::filesystem::path& output, bool force) {
+    if (force) return remove_leftovers_of(output);
+    for (const std::filesystem::path& path : leftovers_of(output))
+        warn(options, path.string() + ": left by a run that was stopped; --force removes it");
 }
 
 std::string mebibytes(uint64_t bytes) {

@@ -35,7 +35,8 @@ std::unique_ptr<Context> make_context(const CommonOptions& options);
 Progress make_progress(const CommonOptions& options);
 
 // Descriptors 0 to 2 are open afterwards, so that no file of ours becomes "standard output"; SIGINT, SIGTERM
-// and SIGHUP ask the work to stop; a write beyond a file size limit fails instead of ending the process.
+// and SIGHUP ask the work to stop; a write beyond a file size limit or to a reader that has gone fails
+// instead of ending the process; a mapped file that becomes shorter is an error with exit code 1.
 void prepare_process();
 void stop_if_interrupted();
 int interrupting_signal();  // 0: none
@@ -49,6 +50,11 @@ void warn(const CommonOptions& options, const std::string& text);
 void print_json(const Json& value);
 // Error (failure) if anything printed to stdout could not be written.
 void flush_results();
+// Writing to stdout has failed since nobody reads it any more (`| head`).
+bool reader_has_gone();
+
+// What killed runs left of an output: removed with --force, else told in a warning.
+void settle_leftovers(const CommonOptions& options, const std::filesystem::path& output, bool force);
 
 std::string mebibytes(uint64_t bytes);                              // "257 MiB"
 uint64_t peak_memory_bytes();                                       // VmHWM, mapped pages included

@@ -84,6 +84,7 @@ int run(Options options) {
                      if (tokenizer.contains(token)) print(stream.add(tokenizer.decode(std::span(&token, 1))));
                  });
     print(stream.finish());
+    source->check_unchanged();
     if (options.common.json()) {
         print_json({{"schema", 1},
                     {"prompt_tokens", prompt.tokens},

@@ -89,6 +89,7 @@ int run(const Options& options) {
     const ScaleStatistics scales = scale_statistics(*file);
     const auto weight_files = file->weight_files();
     for (const std::string& warning : file->warnings()) warn(options.common, warning);
+    file->check_unchanged();
 
     if (options.common.json()) {
         Json json = {{"schema", 1}, {"dialect", file->description()}};

@@ -1,11 +1,13 @@
 // halfbyte logits: the logits of every position of a token sequence, as a safetensors file.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "checkpoint/safetensors.h"
 #include "cli/command.h"
 #include "core/check.h"
+#include "core/output_file.h"
 #include "core/word_hash.h"
 #include "halfbyte/version.h"
 #include "model/decoder.h"
@@ -35,21 +37,10 @@ std::vector<int32_t> parse_tokens(const std::string& text) {
     return tokens;
 }
 
-void check_output(const std::filesystem::path& output, bool force) {
-    std::error_code error;
-    const auto type = std::filesystem::symlink_status(output, error).type();
-    const auto parent = output.has_parent_path() ? output.parent_path() : std::filesystem::path(".");
-    check(output.has_filename() && type != std::filesystem::file_type::directory, ErrorKind::usage,
-          "--output '{}': is a folder; give the name of a file", output.string());
-    check(force || type == std::filesystem::file_type::not_found, ErrorKind::usage,
-          "{}: exists already; --force replaces it", output.string());
-    check(std::filesystem::is_directory(parent, error), ErrorKind::failure,
-          "{}: the folder {} does not exist", output.string(), parent.string());
-}
-
 int run(const Options& options) {
     using model::Arithmetic;
-    check_output(options.output, options.force);
+    OutputFile::check_place(options.output, options.force);
+    settle_leftovers(options.common, options.output, options.force);
     const std::vector<int32_t> tokens = parse_tokens(options.tokens);
     const auto source = checkpoint::open_checkpoint(options.model);
     check(source->scheme() || options.arithmetic == "kernel", ErrorKind::usage,
@@ -58,19 +49,35 @@ int run(const Options& options) {
     const Arithmetic arithmetic = options.arithmetic == "simulated" ? Arithmetic::simulated
                                   : options.arithmetic == "w4a16"   ? Arithmetic::w4a16
                                                                     : Arithmetic::kernel;
-    const auto decoder = model::load_decoder(*context, *source, arithmetic, make_progress(options.common));
-    const int64_t count = int64_t(tokens.size()), vocab = decoder->config().vocab_size;
-    std::vector<float> logits(size_t(count * vocab));
+    const Progress progress = make_progress(options.common);
+    const int64_t count = int64_t(tokens.size()), vocab = source->config().vocab_size;
+    for (const int32_t token : tokens)
+        check(token < vocab || vocab == 0, ErrorKind::usage,
+              "--tokens: {} is given; ids from 0 to {} are possible", token, vocab - 1);
+    check_free_space(options.output, uint64_t(count * vocab) * sizeof(float) + 4096);
+    const auto decoder = model::load_decoder(*context, *source, arithmetic, progress);
     model::KvCache cache = decoder->make_cache(count);
-    decoder->forward(*context, cache, tokens, count, logits.data());
-    WordHash hash;
-    hash.add(logits);
 
+    OutputFile output(options.output, options.force);
     checkpoint::SafetensorsWriter writer(
-        options.output, {{"logits", DType::f32, {count, vocab}}},
+        output.path(), {{"logits", DType::f32, {count, vocab}}},
         {{"tool", "halfbyte " + std::string(version)}, {"arithmetic", options.arithmetic}});
-    writer.write("logits", {reinterpret_cast<const uint8_t*>(logits.data()), logits.size() * sizeof(float)});
+    constexpr int64_t chunk = 64;
+    std::vector<float> logits(size_t(std::min(chunk, count) * vocab));
+    WordHash hash;
+    for (int64_t begin = 0; begin < count; begin += chunk) {
+        progress("logits", begin, count);
+        const int64_t rows = std::min(chunk, count - begin);
+        decoder->forward(*context, cache, std::span(tokens).subspan(size_t(begin), size_t(rows)), rows,
+                         logits.data());
+        const auto values = std::span(logits).first(size_t(rows * vocab));
+        hash.add(values);
+        writer.write("logits", {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
+    }
     writer.finish();
+    source->check_unchanged();
+    progress("logits", count, count);
+    output.commit();
     if (options.common.json())
         print_json({{"schema", 1},
                     {"output", options.output},

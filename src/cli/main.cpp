@@ -1,7 +1,7 @@
 // halfbyte: quantise, check and run NVFP4 models. Results go to stdout, everything else to stderr.
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <csignal>
 #include <exception>
 #include <new>
 
@@ -21,7 +21,8 @@ constexpr const char* version_description = "Show the version and exit";
 
 constexpr const char* exit_codes =
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 a check found a difference, 4 malformed file,\n"
-    "5 valid but unsupported (architecture, GGUF type, dialect, transform, CPU level), 130 interrupted.\n"
+    "5 valid but unsupported (architecture, GGUF type, dialect, transform, CPU level), 130 interrupted,\n"
+    "141 nobody reads stdout any more (as in '| head').\n"
     "'halfbyte COMMAND --help' shows a command's options and examples.";
 
 std::string command_names(const std::vector<Command>& added) {
@@ -101,6 +102,7 @@ int main(int argc, char** argv) {
     using halfbyte::ErrorKind;
     prepare_process();
     const auto failed = [](const char* text, int code) {
+        if (reader_has_gone()) return 128 + SIGPIPE;
         print_error_line(std::string("halfbyte: error: ") + text);
         return code;
     };

@@ -100,6 +100,8 @@ int run(Options options) {
     }
     const std::vector<model::PerplexityResult> results =
         model::perplexity(*context, contestants, ids, options.perplexity, progress);
+    file->check_unchanged();
+    if (source) source->check_unchanged();
 
     std::optional<uint64_t> simulated_hash;
     bool same_bits = true;

@@ -188,6 +188,7 @@ int run(const Options& options) {
     const auto source = checkpoint::open_checkpoint(options.model);
     const auto context = make_context(options.common);
     const Progress progress = make_progress(options.common);
+    if (!options.dry_run) settle_leftovers(options.common, options.output, options.force);
     quantizer::check_request(*source, options.output, request);
     // The tokenizer goes into the new folder, so a broken one is found now. One that is absent or that
     // halfbyte cannot run is in the way of a calibration only.

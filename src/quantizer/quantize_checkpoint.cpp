@@ -179,6 +179,22 @@ Plan make_plan(const Checkpoint& source, const QuantizeOptions& options) {
     return plan;
 }
 
+// At least what the new folder takes, for the check of free space.
+uint64_t bytes_to_write(const Checkpoint& source, const Plan& plan) {
+    uint64_t bytes = 0;
+    std::set<std::string> quantized;
+    for (const auto& group : plan.groups)
+        for (const std::string& module : group) quantized.insert(module + ".weight");
+    for (const auto& [name, tensor] : source.dense())
+        bytes += quantized.contains(name) ? uint64_t(tensor.elements()) * 9 / 16
+                                          : uint64_t(tensor.elements()) * size_of(tensor.dtype);
+    const checkpoint::CompanionFiles& files = source.companions();
+    for (const std::string* text :
+         {&files.generation_config, &files.tokenizer, &files.tokenizer_config, &files.chat_template})
+        bytes += text->size();
+    return bytes;
+}
+
 std::map<std::string, std::string> file_metadata(const QuantizeOptions& options) {
     return {{"format", "pt"},
             {"tool", "halfbyte " + std::string(version)},
@@ -256,7 +272,8 @@ void check_request(const Checkpoint& source, const std::filesystem::path& out,
           "a config.json cannot say them; quantise the model's Hugging Face folder instead",
           source.path().string());
     if (!options.dry_run) check_output(source, out, options.force);
-    make_plan(source, options);
+    const Plan plan = make_plan(source, options);
+    if (!options.dry_run) check_free_space(out, bytes_to_write(source, plan));
 }
 
 QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& source,
@@ -381,8 +398,10 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     result.bits_per_weight = 8.0 * double(payload_bytes) / double(parameters);
     result.quantized_bits_per_weight = double(quantized_bits) / double(quantized_weights);
     result.output_bytes = payload_bytes;
+    source.check_unchanged();
     if (!folder) return result;
 
+    report(progress, "finish", 0, 1);
     writer->finish();
     if (const std::string index = writer->index(); !index.empty())
         folder->write_text(checkpoint::index_name, index);
@@ -404,7 +423,7 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     write_file("tokenizer_config.json", companions.tokenizer_config);
     write_file("chat_template.jinja", companions.chat_template);
     folder->write_text("README.md", folder_readme(source, result, calibration, options));
-    folder->commit();
+    folder->commit(progress);
     return result;
 }
 

@@ -48,7 +48,8 @@ struct QuantizeReport {
 // What quantize_checkpoint checks before any work, to ask before a calibration. Error (usage): the source is
 // quantised already; `out` exists without `force`, is no model folder, or is the source's folder, holds it or
 // lies in it; an ignore pattern does not compile or all layers are ignored. (unsupported): K of a layer is
-// not a multiple of 16; config.json cannot say the RoPE scaling of a GGUF. (failure): `out` has no parent.
+// not a multiple of 16; config.json cannot say the RoPE scaling of a GGUF. (failure): the parent of `out` is
+// missing, may not be written or lacks the space.
 void check_request(const checkpoint::Checkpoint& source, const std::filesystem::path& out,
                    const QuantizeOptions& options);
 
