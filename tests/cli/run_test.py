@@ -141,7 +141,7 @@ class Logits(Models):
         for tokens in ["", ",", "1,", "1,,2", "1,x", "-1", "[1,2]", "1.5", "1 2", "99999999999"]:
             self.refused(USAGE, ["--tokens", "separated by commas"], "logits", "-m", self.a4, "-o", self.work / "never",
                          "--tokens", tokens)
-        self.refused(USAGE, [f"token {VOCAB}", f"0 to {VOCAB - 1}"], "logits", "-m", self.a4, "--tokens", f"1,{VOCAB}", "-o",
+        self.refused(USAGE, [f"--tokens: {VOCAB} is given", f"0 to {VOCAB - 1}"], "logits", "-m", self.a4, "--tokens", f"1,{VOCAB}", "-o",
                      self.work / "never")
         many = ",".join(["1"] * (CONTEXT + 1))
         self.refused(USAGE, [str(CONTEXT + 1), f"context has {CONTEXT}"], "logits", "-m", self.a4, "--tokens", many, "-o",

@@ -27,7 +27,7 @@ DEMO_MODEL = Path(os.environ.get("HALFBYTE_DEMO_MODEL") or
 DEMO_TEXT = Path(os.environ.get("HALFBYTE_DEMO_TEXT") or REPOSITORY / "build/text")
 LLMC = DATA / "llmc-nvfp4-2layer"
 
-OK, FAILURE, USAGE, DIFFERENCE, MALFORMED, UNSUPPORTED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+OK, FAILURE, USAGE, DIFFERENCE, MALFORMED, UNSUPPORTED, INTERRUPTED, READER_GONE = 0, 1, 2, 3, 4, 5, 130, 141
 
 
 class Result:
@@ -54,9 +54,11 @@ def halfbyte(*arguments, **options):
 class TestCase(unittest.TestCase):
     """A folder of its own for each class (cls.work), and checks of what the program said."""
 
+    folder = None  # where cls.work lies
+
     @classmethod
     def setUpClass(cls):
-        cls.work = Path(tempfile.mkdtemp(prefix="halfbyte-cli-"))
+        cls.work = Path(tempfile.mkdtemp(prefix="halfbyte-cli-", dir=cls.folder))
         cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
 
     def ok(self, *arguments, **options):
@@ -233,13 +235,14 @@ class TinyModel:
         write_safetensors(folder / "model.safetensors", self.tensors, {"format": "pt"})
         return folder
 
-    def write_gguf(self, path, rope_divisors=()):
-        """The same model as a GGUF: F16 as F16, norms as F32, rows of q and k in the order of llama.cpp."""
+    def write_gguf(self, path, rope_divisors=(), extra=()):
+        """The same model as a GGUF: F16 as F16, norms as F32, rows of q and k in the order of llama.cpp; extra: more metadata, as
+        bytes."""
         def text(value):
             raw = value.encode()
             return struct.pack("<Q", len(raw)) + raw
 
-        values = []
+        values = list(extra)
         def value(key, kind, raw):
             values.append(text(key) + struct.pack("<I", kind) + raw)
         def u32(key, number):

@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 import support
-from support import FAILURE, LLMC, OK, PROGRAM, UNSUPPORTED, USAGE, TestCase, TinyModel, halfbyte
+from support import FAILURE, LLMC, OK, PROGRAM, READER_GONE, UNSUPPORTED, USAGE, TestCase, TinyModel, halfbyte
 
 COMMANDS = {"quantize": ["-m", "--scheme", "--calibrate", "--calibrate-tokens", "--ignore", "--separate-scales",
                          "--dry-run", "--force"],
@@ -27,7 +27,7 @@ COMMON = ["--threads", "--cpu-level", "--format", "--quiet", "-v", "--help"]
 class Help(TestCase):
     def test_the_program_lists_commands_and_exit_codes(self):
         result = self.ok("--help")
-        for part in [*COMMANDS, "130 interrupted", "--version"]:
+        for part in [*COMMANDS, "130 interrupted", "141 nobody reads", "--version"]:
             self.assertIn(part, result.out)
         self.assertEqual(result.err, "")
 
@@ -222,17 +222,46 @@ class Streams(TestCase):
     def test_a_reader_that_goes_away_ends_the_program_quietly(self):
         reader, writer = os.pipe()
         os.close(reader)
-        done = self.run_with(self.inspect, stdout=writer, stderr=subprocess.PIPE)
+        text = support.write_text(self.work / "text.txt", 300)
+        for arguments in [["--help"], ["--version"], ["env"], ["inspect", "--help"], self.inspect, [*self.inspect, "--format", "json"],
+                          ["tokenize", "-m", self.model, "-p", "hi"], ["generate", "-m", self.model, "-p", "hi", "-n", "2"],
+                          ["logits", "-m", self.model, "--tokens", "1", "-o", self.work / "quiet.safetensors"],
+                          ["perplexity", "-m", self.model, "-f", text, "--windows", "1", "--window-size", "8"], self.quantize("unread")]:
+            for restore_signals in [True, False]:  # Python ignores SIGPIPE, and the program may inherit that
+                with self.subTest(arguments=arguments, restore_signals=restore_signals):
+                    force = ["--force"] if arguments[0] in ["quantize", "logits"] else []
+                    done = self.run_with([*arguments, *force], stdout=writer, stderr=subprocess.PIPE, restore_signals=restore_signals)
+                    self.assertEqual((done.returncode, done.stderr), (READER_GONE, b""))
         os.close(writer)
-        self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, b""))
+        self.json("inspect", self.work / "unread")  # the work was done
+        self.assertEqual(READER_GONE, 128 + signal.SIGPIPE)
 
-    def test_a_reader_that_goes_away_while_sigpipe_is_ignored_is_an_error(self):
+    def test_a_reader_of_a_part(self):
+        many = TinyModel()
+        many.tensors.update({f"model.layers.0.{'n' * 100}{i}.rotary_emb.inv_freq": ("F32", [1], bytes(4)) for i in range(2000)})
+        many.config["architectures"] = ["Unknown"]  # may have any tensor
+        for arguments in [["inspect", many.write(self.work / "many"), "--tensors"],
+                          ["generate", "-m", self.model, "-p", "hi", "-n", "200", "--ignore-eos"]]:
+            process = subprocess.Popen([PROGRAM, *map(os.fsencode, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertNotEqual(process.stdout.read(1), b"")
+            process.stdout.close()
+            self.assertEqual((process.stderr.read(), process.wait(timeout=300)), (b"", READER_GONE))
+            process.stderr.close()
+
+    def test_an_error_is_told_also_when_nobody_reads_the_results(self):
         reader, writer = os.pipe()
         os.close(reader)
-        done = self.run_with(self.inspect, stdout=writer, stderr=subprocess.PIPE, restore_signals=False)
+        done = self.run_with(["inspect", "/nowhere"], stdout=writer, stderr=subprocess.PIPE)
         os.close(writer)
-        self.assertEqual(done.returncode, FAILURE, done)
-        self.assertIn(b"Broken pipe", done.stderr)
+        self.assertEqual((done.returncode, done.stderr), (FAILURE, b"halfbyte: error: /nowhere: no such file or folder\n"))
+
+    def test_the_work_goes_on_when_nobody_reads_stderr(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = self.run_with(self.quantize("deaf", "--ignore", "nothing_of_that_name"), stdout=subprocess.PIPE, stderr=writer)
+        os.close(writer)
+        self.assertEqual(done.returncode, OK)
+        self.json("inspect", self.work / "deaf")
 
 
 if __name__ == "__main__":
