@@ -230,9 +230,22 @@ CompressedTensorsConfig::CompressedTensorsConfig(const Json& json, const fs::pat
     const std::string format = text_at(json, "format", "", where);
     for (const auto& [name, group] : groups->items()) add_group(name, group, format);
     if (const Json* ignore = find(json, "ignore")) {
-        for (std::string& text : texts_at(*ignore, where + ": ignore"))
-            ignore_.emplace_back(std::move(text), where + ": ignore");
+        for (std::string& text : texts_at(*ignore, where + ": ignore")) {
+            ModulePattern pattern(std::move(text), where + ": ignore");
+            count_expression(pattern, where);
+            if (pattern.is_expression())
+                ignored_expressions_.push_back(std::move(pattern));
+            else
+                ignored_names_.insert(pattern.text());
+        }
     }
+}
+
+// Each is tried on every module.
+void CompressedTensorsConfig::count_expression(const ModulePattern& pattern, const std::string& where) {
+    constexpr size_t limit = 256;
+    check(!pattern.is_expression() || target_expressions_.size() + ignored_expressions_.size() < limit,
+          ErrorKind::unsupported, "{}: more than {} regular expressions", where, limit);
 }
 
 void CompressedTensorsConfig::add_group(const std::string& name, const Json& group,
@@ -270,28 +283,42 @@ void CompressedTensorsConfig::add_group(const std::string& name, const Json& gro
 void CompressedTensorsConfig::add_targets(const std::string& group, Scheme scheme, const Json& targets) {
     const std::string where =
         fmt::format("{}: quantization_config: group {}: targets", file_.string(), quote(group));
-    for (std::string& text : texts_at(targets, where))
-        targets_.push_back({group, scheme, ModulePattern(std::move(text), where)});
+    for (std::string& text : texts_at(targets, where)) {
+        Target target{group, scheme, ModulePattern(std::move(text), where)};
+        count_expression(target.pattern, where);
+        if (target.pattern.is_expression())
+            target_expressions_.push_back(std::move(target));
+        else
+            named_targets_.emplace(std::string(target.pattern.text()), std::move(target));
+    }
 }
 
 CompressedTensorsConfig::Verdict CompressedTensorsConfig::verdict_on(std::string_view module) const {
     const std::string_view class_name = class_of_module(module);
-    for (const ModulePattern& pattern : ignore_) {
-        if (pattern.match(module, class_name) != ModulePattern::Match::none) {
-            return {{}, fmt::format("ignored by {}", quote(pattern.text()))};
-        }
+    const auto ignored = [](const std::string& text) {
+        return Verdict{{}, fmt::format("ignored by {}", quote(text))};
+    };
+    for (const std::string_view name : {module, class_name}) {
+        if (const auto found = ignored_names_.find(name); found != ignored_names_.end())
+            return ignored(*found);
+    }
+    for (const ModulePattern& pattern : ignored_expressions_) {
+        if (pattern.match(module, class_name) != ModulePattern::Match::none) return ignored(pattern.text());
     }
     // Names beat expressions, which beat classes; among equals the first in alphabetical order.
-    const Target* best = nullptr;
-    auto best_match = ModulePattern::Match::none;
-    for (const Target& target : targets_) {
-        const auto match = target.pattern.match(module, class_name);
-        if (match < best_match ||
-            (best != nullptr && match == best_match && target.pattern.text() < best->pattern.text())) {
-            best = &target;
-            best_match = match;
+    const auto named = [&](std::string_view name) {
+        const auto found = named_targets_.find(name);
+        return found == named_targets_.end() ? nullptr : &found->second;
+    };
+    const Target* best = named(module);
+    if (best == nullptr) {
+        for (const Target& target : target_expressions_) {
+            if ((best == nullptr || target.pattern.text() < best->pattern.text()) &&
+                target.pattern.match(module, class_name) != ModulePattern::Match::none)
+                best = &target;
         }
     }
+    if (best == nullptr) best = named(class_name);
     if (best == nullptr) return {{}, "matched by no target"};
     return {best->scheme, fmt::format("{} by group {}, target {}", name_of(best->scheme), quote(best->group),
                                       quote(best->pattern.text()))};

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,10 +45,15 @@ class CompressedTensorsConfig {
     };
     void add_group(const std::string& name, const Json& group, const std::string& outer_format);
     void add_targets(const std::string& group, Scheme scheme, const Json& targets);
+    void count_expression(const ModulePattern& pattern, const std::string& where);
 
     std::filesystem::path file_;
-    std::vector<Target> targets_;
-    std::vector<ModulePattern> ignore_;
+    // Names (of modules and classes) apart from expressions: a file may hold thousands, for thousands of
+    // modules.
+    std::map<std::string, Target, std::less<>> named_targets_;
+    std::vector<Target> target_expressions_;
+    std::set<std::string, std::less<>> ignored_names_;
+    std::vector<ModulePattern> ignored_expressions_;
 };
 
 // The quantised modules among the tensors, whose tensors are taken out of the map. Checks each against every

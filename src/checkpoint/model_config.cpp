@@ -164,22 +164,25 @@ struct ExpectedTensor {
     bool linear = false;  // may be quantised
 };
 
-std::vector<ExpectedTensor> llama_tensors(const ModelConfig& config) {
+using Visitor = std::function<void(const ExpectedTensor&)>;
+
+// One after the other and not as a list: a config may claim thousands of layers that its files lack.
+void visit_llama_tensors(const ModelConfig& config, const Visitor& visit) {
     const bool attention_bias = Fields(config.json, "config.json").flag("attention_bias", false);
     const bool mlp_bias = Fields(config.json, "config.json").flag("mlp_bias", false);
     const int64_t hidden = config.hidden_size, wide = config.intermediate_size;
     const int64_t q = config.heads * config.head_dim, kv = config.kv_heads * config.head_dim;
-    std::vector<ExpectedTensor> all = {{"model.embed_tokens.weight", {config.vocab_size, hidden}},
-                                       {"model.norm.weight", {hidden}}};
     const auto linear = [&](const std::string& module, int64_t n, int64_t k, bool bias) {
-        all.push_back({module + ".weight", {n, k}, true});
-        if (bias) all.push_back({module + ".bias", {n}});
+        visit({module + ".weight", {n, k}, true});
+        if (bias) visit({module + ".bias", {n}});
     };
+    visit({"model.embed_tokens.weight", {config.vocab_size, hidden}});
+    visit({"model.norm.weight", {hidden}});
     if (!config.tie_word_embeddings) linear("lm_head", config.vocab_size, hidden, false);
     for (int64_t i = 0; i < config.layers; ++i) {
         const std::string layer = fmt::format("model.layers.{}.", i);
-        all.push_back({layer + "input_layernorm.weight", {hidden}});
-        all.push_back({layer + "post_attention_layernorm.weight", {hidden}});
+        visit({layer + "input_layernorm.weight", {hidden}});
+        visit({layer + "post_attention_layernorm.weight", {hidden}});
         linear(layer + "self_attn.q_proj", q, hidden, attention_bias);
         linear(layer + "self_attn.k_proj", kv, hidden, attention_bias);
         linear(layer + "self_attn.v_proj", kv, hidden, attention_bias);
@@ -188,16 +191,15 @@ std::vector<ExpectedTensor> llama_tensors(const ModelConfig& config) {
         linear(layer + "mlp.up_proj", wide, hidden, mlp_bias);
         linear(layer + "mlp.down_proj", hidden, wide, mlp_bias);
     }
-    return all;
 }
 
 // The families; a new one is a row here and its two functions.
 struct Family {
     std::string_view architecture;
     void (*read)(ModelConfig&, const Fields&);
-    std::vector<ExpectedTensor> (*tensors)(const ModelConfig&);
+    void (*visit_tensors)(const ModelConfig&, const Visitor&);
 };
-constexpr Family families[] = {{"LlamaForCausalLM", read_llama, llama_tensors}};
+constexpr Family families[] = {{"LlamaForCausalLM", read_llama, visit_llama_tensors}};
 
 const Family* family_of(std::string_view architecture) {
     for (const Family& family : families) {
@@ -253,7 +255,7 @@ void check_tensors(const ModelConfig& config, const std::map<std::string, DenseT
         fields.flag("mlp_bias", false));
 
     std::set<std::string> wanted;
-    for (const ExpectedTensor& tensor : family->tensors(config)) {
+    family->visit_tensors(config, [&](const ExpectedTensor& tensor) {
         const std::string module = module_of(tensor.name);
         const auto found = dense.find(tensor.name);
         const auto linear = nvfp4.find(module);
@@ -279,7 +281,7 @@ void check_tensors(const ModelConfig& config, const std::map<std::string, DenseT
         check(shape == tensor.shape, ErrorKind::malformed,
               "{}: has the shape [{}], the config asks for [{}]{}", label(tensor.name),
               fmt::join(shape, ", "), fmt::join(tensor.shape, ", "), transposed ? "; transposed?" : "");
-    }
+    });
     const auto unexpected = [&](const std::string& name) {
         fail(ErrorKind::malformed, "{}: is no tensor of {} {}", label(name), config.architecture, reasons);
     };

@@ -10,7 +10,7 @@ namespace halfbyte::checkpoint {
 namespace {
 
 constexpr std::string_view expression_prefix = "re:";
-constexpr uint32_t step_limit = 100'000, depth_limit = 1'000, heap_limit_kib = 16'384;
+constexpr uint32_t step_limit = 20'000, depth_limit = 1'000, heap_limit_kib = 16'384;
 constexpr size_t length_limit = 10'000;
 
 PCRE2_SPTR8 units(std::string_view text) {
@@ -33,9 +33,10 @@ ModulePattern::ModulePattern(std::string text, std::string source, ErrorKind kin
           source_, expression.size(), length_limit);
     int error = 0;
     size_t offset = 0;
-    code_.reset(pcre2_compile_8(units(expression), expression.size(), PCRE2_UTF | PCRE2_ANCHORED, &error,
-                                &offset, nullptr),
-                pcre2_code_free_8);
+    code_.reset(
+        pcre2_compile_8(units(expression), expression.size(),
+                        PCRE2_UTF | PCRE2_ANCHORED | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr),
+        pcre2_code_free_8);
     check(code_ != nullptr, kind_, "{}: the pattern {} is no regular expression: {} at byte {}", source_,
           quote(text_), reason(error), offset);
 }

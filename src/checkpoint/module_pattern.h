@@ -24,6 +24,7 @@ class ModulePattern {
     enum class Match { name, expression, class_name, none };
     Match match(std::string_view module, std::string_view class_name) const;
     const std::string& text() const { return text_; }
+    bool is_expression() const { return code_ != nullptr; }
 
   private:
     std::string text_, source_;

@@ -95,8 +95,10 @@ std::vector<uint64_t> unsigned_list(const Json& json, const char* key, const std
     rule(found != json.end() && found->is_array(), "{}: needs a list \"{}\"", where, key);
     std::vector<uint64_t> values;
     for (const Json& value : *found) {
-        rule(value.is_number_unsigned(), "{}: {} holds {}; whole numbers of at least 0 are needed", where,
-             key, quote(value.dump()));
+        if (!value.is_number_unsigned()) {
+            fail(ErrorKind::malformed, "{}: {} holds {}; whole numbers of at least 0 are needed", where, key,
+                 quote(value.dump()));
+        }
         values.push_back(value.get<uint64_t>());
     }
     return values;
@@ -307,16 +309,17 @@ SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : folder_(folder) {
         files_.push_back(std::make_unique<SafetensorsFile>(folder / shard));
         for (const auto& [name, view] : files_.back()->tensors()) {
             const auto listed = shard_of.find(name);
-            rule(listed != shard_of.end(), "{}: tensor {} of {} is not listed", where, quote(name), shard);
+            rule(listed != shard_of.end(), "{}: tensor {} of {} is not listed", where, quote(name),
+                 quote(shard));
             rule(listed->second == shard, "{}: tensor {} is listed in {}, but {} holds one of that name",
-                 where, quote(name), listed->second, shard);
+                 where, quote(name), quote(listed->second), quote(shard));
             tensors_.emplace(name, view);
             total += view.bytes.size();
         }
     }
     for (const auto& [name, shard] : shard_of) {
         rule(tensors_.contains(name), "{}: tensor {} is listed in {}, which lacks it", where, quote(name),
-             shard);
+             quote(shard));
     }
     // Nothing is read by it and other readers ignore it, so that files in use have it wrong.
     const auto metadata = json.find("metadata");

@@ -22,6 +22,15 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
     const AddedToken* longest = nullptr;
     for (size_t depth = 1; low < high; ++depth) {
         if (tokens_[low].content.size() == depth) longest = &tokens_[low++];
+        if (low == high) break;
+        // What the first and the last of them share, all of them share.
+        const std::string &first_token = tokens_[low].content, &last_token = tokens_[high - 1].content;
+        const size_t end = std::min({first_token.size(), last_token.size(), text.size()});
+        while (depth < end && first_token[depth] == text[depth] && last_token[depth] == text[depth]) ++depth;
+        if (first_token.size() == depth) {
+            --depth;
+            continue;
+        }
         if (depth == text.size()) break;
         const auto begin = tokens_.begin();
         const uint8_t next = uint8_t(text[depth]);
@@ -37,7 +46,7 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
 
 void AddedTokenFinder::split(std::string_view text, const std::function<void(std::string_view)>& on_text,
                              const std::function<void(int32_t)>& on_token) const {
-    size_t done = 0;
+    size_t done = 0, blank_end = 0;  // blank_end: of the white space that rstrip took last
     for (size_t at = 0; at < text.size();) {
         const AddedToken* token = longest_at(text.substr(at));
         if (!token) {
@@ -59,11 +68,13 @@ void AddedTokenFinder::split(std::string_view text, const std::function<void(std
             }
         }
         if (token->rstrip) {
+            end = std::max(end, blank_end);
             while (end < text.size()) {
                 const Utf8Char behind = utf8_at(text, end);
                 if (!is_white_space(behind.code)) break;
                 end += behind.length;
             }
+            blank_end = end;
         }
         if (done < begin) on_text(text.substr(done, begin - done));
         on_token(token->id);

@@ -15,6 +15,11 @@ namespace {
 using checkpoint::Json;
 using checkpoint::quote;
 
+// Far more than any that tokenizers have.
+constexpr size_t steps_limit = 64;
+// NFKD makes 11 bytes of one.
+constexpr size_t growth_limit = 64, growth_allowance = 1024;
+
 std::string unicode_form(const std::string& text, int options) {
     if (std::all_of(text.begin(), text.end(), [](char c) { return uint8_t(c) < 0x80; })) return text;
     utf8proc_uint8_t* mapped = nullptr;
@@ -28,13 +33,15 @@ std::string unicode_form(const std::string& text, int options) {
 
 }  // namespace
 
-Normalizer::Normalizer(const Json& json, const std::string& file) {
+Normalizer::Normalizer(const Json& json, const std::string& file) : file_(file) {
     add(json, file);
 }
 
 void Normalizer::add(const Json& json, const std::string& file) {
     const JsonObject fields(json, "normalizer", file);
     const std::string& type = fields.text("type");
+    check(steps_.size() < steps_limit, ErrorKind::unsupported, "{}: more than {} normalizers", file,
+          steps_limit);
     if (type == "Sequence") {
         for (const Json& step : fields.array("normalizers")) add(step, file);
     } else if (type == "NFC") {
@@ -63,11 +70,20 @@ void Normalizer::add(const Json& json, const std::string& file) {
 
 std::string Normalizer::apply(std::string_view text) const {
     std::string out(text);
+    const auto check_size = [&](size_t size) {
+        check(size <= growth_limit * text.size() + growth_allowance, ErrorKind::failure,
+              "{}: the normalizer makes more than {} times as much of a text of {} bytes; it is probably not "
+              "meant for tokenizing",
+              file_, growth_limit, text.size());
+    };
     for (const auto& step : steps_) {
         if (const auto* form = std::get_if<UnicodeForm>(&step)) {
             out = unicode_form(out, form->options);
+            check_size(out.size());
         } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
-            if (!out.empty()) out.insert(0, prepend->text);
+            if (out.empty()) continue;
+            check_size(out.size() + prepend->text.size());
+            out.insert(0, prepend->text);
         } else if (const auto* replace = std::get_if<Replace>(&step)) {
             std::string replaced;
             size_t from = 0;
@@ -75,6 +91,7 @@ std::string Normalizer::apply(std::string_view text) const {
                  from = at + replace->from.size()) {
                 replaced.append(out, from, at - from);
                 replaced += replace->to;
+                check_size(replaced.size());
             }
             out = std::move(replaced.append(out, from, out.npos));
         }

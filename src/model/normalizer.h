@@ -18,6 +18,7 @@ class Normalizer {
     Normalizer(const checkpoint::Json& json, const std::string& file);
 
     bool empty() const { return steps_.empty(); }
+    // Error (failure) where it makes a text many times as long: the steps may come from a hostile file.
     std::string apply(std::string_view text) const;
 
   private:
@@ -32,6 +33,7 @@ class Normalizer {
     };
     void add(const checkpoint::Json& json, const std::string& file);
 
+    std::string file_;
     std::vector<std::variant<UnicodeForm, Prepend, Replace>> steps_;
 };
 

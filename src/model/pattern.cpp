@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 #include <optional>
 
 #include "checkpoint/json.h"
@@ -177,6 +178,12 @@ std::string reason(int code) {
     return reinterpret_cast<const char*>(text);
 }
 
+size_t next_character(std::string_view text, size_t at) {
+    ++at;
+    while (at < text.size() && (text[at] & 0xC0) == 0x80) ++at;
+    return at;
+}
+
 template <auto free>
 struct Free {
     template <typename T>
@@ -185,9 +192,11 @@ struct Free {
     }
 };
 
-// Per match. A run of a million spaces takes Llama 3's pattern a million steps: it is first tried as "spaces,
-// then a line end", from the longest down.
-constexpr uint32_t step_limit = 50'000'000;
+// A match may take this many steps from each place where it is tried, and the matches in a text together as
+// many again for each of its bytes. A run of a million spaces takes Llama 3's pattern a million steps at its
+// first place: it is first tried as "spaces, then a line end", from the longest down.
+constexpr uint32_t steps_per_place = 1000;
+constexpr uint64_t extra_steps_per_text = 16'000;
 constexpr uint32_t heap_limit_kib = 64 << 10;
 constexpr size_t jit_stack_bytes = 64 << 20;  // grows as needed
 
@@ -209,9 +218,10 @@ Pattern::Pattern(std::string_view expression, const std::string& file)
     int error = 0;
     PCRE2_SIZE offset = 0;
     auto compiled = std::make_shared<Compiled>();
-    compiled->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                       PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
-                                       &error, &offset, context.get()));
+    compiled->code.reset(pcre2_compile(
+        reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+        PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT, &error,
+        &offset, context.get()));
     check(compiled->code != nullptr, ErrorKind::malformed, "{}: the pattern {} cannot be compiled: {}", file,
           quote(expression), reason(error));
     pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without it the interpreter runs
@@ -230,20 +240,43 @@ Matcher::Matcher(const Pattern& pattern) : pattern_(pattern), memory_(std::make_
     memory.context.reset(pcre2_match_context_create(nullptr));
     memory.stack.reset(pcre2_jit_stack_create(32 << 10, jit_stack_bytes, nullptr));  // null without JIT
     check(memory.data && memory.context, ErrorKind::failure, "out of memory for a pattern");
-    pcre2_set_match_limit(memory.context.get(), step_limit);
-    pcre2_set_depth_limit(memory.context.get(), step_limit);
     pcre2_set_heap_limit(memory.context.get(), heap_limit_kib);
     if (memory.stack) pcre2_jit_stack_assign(memory.context.get(), nullptr, memory.stack.get());
 }
 
 Matcher::~Matcher() = default;
 
+// The next match from `start` on, or PCRE2's error. PCRE2 counts steps anew at each place and does not tell
+// how many it took, so a search that came to its limit is done again place by place, with eight times the
+// steps each time.
+int Matcher::match(std::string_view text, size_t start, uint64_t& extra_steps) const {
+    pcre2_match_context* context = memory_->context.get();
+    const auto run = [&](size_t from, size_t last, uint64_t steps) {
+        pcre2_set_offset_limit(context, last);
+        pcre2_set_match_limit(context, uint32_t(steps));
+        pcre2_set_depth_limit(context, uint32_t(steps));
+        return pcre2_match(pattern_.compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
+                           text.size(), from, PCRE2_NO_UTF_CHECK, memory_->data.get(), context);
+    };
+    int result = run(start, text.size(), steps_per_place);
+    const auto over = [&] { return result == PCRE2_ERROR_MATCHLIMIT || result == PCRE2_ERROR_DEPTHLIMIT; };
+    if (!over()) return result;
+    for (size_t place = start; place <= text.size(); place = next_character(text, place)) {
+        result = run(place, place, steps_per_place);
+        for (uint64_t steps = 8 * steps_per_place; over() && steps <= extra_steps; steps *= 8) {
+            extra_steps -= steps;
+            result = run(place, place, std::min<uint64_t>(steps, std::numeric_limits<uint32_t>::max()));
+        }
+        if (result != PCRE2_ERROR_NOMATCH) return result;
+    }
+    return result;
+}
+
 void Matcher::for_each_match(std::string_view text, const std::function<void(size_t, size_t)>& found) const {
     std::optional<size_t> last_end;
+    uint64_t extra_steps = steps_per_place * uint64_t(text.size()) + extra_steps_per_text;
     for (size_t start = 0; start <= text.size();) {
-        const int result =
-            pcre2_match(pattern_.compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
-                        text.size(), start, PCRE2_NO_UTF_CHECK, memory_->data.get(), memory_->context.get());
+        const int result = match(text, start, extra_steps);
         if (result == PCRE2_ERROR_NOMATCH) return;
         check(result > 0, ErrorKind::failure,
               "{}: the pattern {} gave up at byte {} of a text of {}: {}. A pattern that needs this much is "
@@ -251,8 +284,7 @@ void Matcher::for_each_match(std::string_view text, const std::function<void(siz
               pattern_.file_, quote(pattern_.expression_), start, text.size(), reason(result));
         const PCRE2_SIZE* range = pcre2_get_ovector_pointer(memory_->data.get());
         if (range[0] == range[1] && last_end == range[1]) {
-            ++start;  // and the rest of that character
-            while (start < text.size() && (text[start] & 0xC0) == 0x80) ++start;
+            start = next_character(text, start);
             continue;
         }
         found(range[0], range[1]);

@@ -33,11 +33,13 @@ class Matcher {
 
     // Calls found(begin, end) for each match in `text` (valid UTF-8) from left to right, as Oniguruma's
     // bindings iterate: no overlaps, and no empty match where the match before it ended. Error (failure) when
-    // matching exceeds its limit of steps or memory: the pattern may come from a hostile file.
+    // matching exceeds its limit of steps, which is linear in the text, or of memory: the pattern may come
+    // from a hostile file.
     void for_each_match(std::string_view text, const std::function<void(size_t, size_t)>& found) const;
 
   private:
     struct Memory;
+    int match(std::string_view text, size_t start, uint64_t& extra_steps) const;
     const Pattern& pattern_;
     std::unique_ptr<Memory> memory_;
 };

@@ -120,6 +120,9 @@ void PreTokenizer::add(const Json& json, const std::string& file) {
     const std::string& type = fields.text("type");
     check(type == "Sequence" || !byte_level_, ErrorKind::unsupported,
           "{}: pre_tokenizer {} stands behind ByteLevel; ByteLevel must be the last", file, quote(type));
+    constexpr size_t splits_limit = 64;  // far more than any that tokenizers have
+    check(splits_.size() < splits_limit, ErrorKind::unsupported, "{}: more than {} pre_tokenizers", file,
+          splits_limit);
     if (type == "Sequence") {
         for (const Json& step : fields.array("pretokenizers")) add(step, file);
     } else if (type == "ByteLevel") {

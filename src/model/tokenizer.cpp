@@ -77,6 +77,7 @@ std::vector<AddedToken> added_tokens(const JsonObject& root, const Bpe& bpe) {
 // What the post-processor puts around the ids of a text.
 struct Template {
     std::vector<int32_t> before, after;
+    size_t parts = 0;  // of all templates, and their ids
 };
 
 void add_template(const Json& json, const std::string& file, Template& around) {
@@ -90,9 +91,16 @@ void add_template(const Json& json, const std::string& file, Template& around) {
     check(type == "TemplateProcessing", ErrorKind::unsupported,
           "{}: post_processor {} is not supported; those that are: ByteLevel, TemplateProcessing, Sequence",
           file, quote(type));
+    // A hostile file repeats one long list of ids many times.
+    constexpr size_t parts_limit = 1000;
+    const auto count_part = [&] {
+        check(++around.parts <= parts_limit, ErrorKind::unsupported,
+              "{}: the post_processor adds more than {} tokens", file, parts_limit);
+    };
     Template own;
     bool text_seen = false;
     for (const Json& part : fields.array("single")) {
+        count_part();
         const JsonObject entry(part, "post_processor.single", file);
         if (entry.find("Sequence")) {
             check(!text_seen && entry.child("Sequence").text("id") == "A", ErrorKind::unsupported,
@@ -101,9 +109,16 @@ void add_template(const Json& json, const std::string& file, Template& around) {
             continue;
         }
         const std::string& name = entry.child("SpecialToken").text("id");
-        const JsonObject special = fields.child("special_tokens").child(name.c_str());
-        for (const Json& id : special.array("ids"))
+        const auto& known = fields.object("special_tokens");
+        const auto found = known.find(name);
+        check(found != known.end(), ErrorKind::malformed,
+              "{}: post_processor.single names {}, which post_processor.special_tokens lacks", file,
+              quote(name));
+        const JsonObject special(found->second, "an entry of post_processor.special_tokens", file);
+        for (const Json& id : special.array("ids")) {
+            count_part();
             (text_seen ? own.after : own.before).push_back(token_id(id, name, file));
+        }
     }
     check(text_seen, ErrorKind::malformed, "{}: post_processor.single has no Sequence A", file);
     around.before.insert(around.before.begin(), own.before.begin(), own.before.end());

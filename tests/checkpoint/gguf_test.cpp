@@ -10,6 +10,7 @@
 
 #include "checkpoint/gguf_builder.h"
 #include "core/float16.h"
+#include "support/little_memory.h"
 
 namespace halfbyte::checkpoint {
 using test::bytes_of;
@@ -227,6 +228,31 @@ TEST(GgufFile, RefusesEveryBrokenRule) {
                 "a power of two");
     }
     refused(B().text("general.alignment", "32").build(), "general.alignment does not hold whole numbers");
+}
+
+TEST(GgufFile, AClaimOf1e18ElementsTakesNoMemory) {
+    const TemporaryFolder folder;
+    const auto path = folder / "bad.gguf";
+    const auto refused = [&](const GgufBuilder& builder, std::string_view part) {
+        write_file(path, builder.build());
+        test::with_little_memory(
+            [&] { expect_error(ErrorKind::malformed, part, [&] { GgufFile file(path); }); });
+    };
+    constexpr uint64_t claim = 1'000'000'000'000'000'000;
+    refused({.claimed_values = claim}, "metadata entries do not fit");
+    refused({.claimed_tensors = claim}, "tensors do not fit");
+    for (const uint32_t type : {0, 5, 7, 8, 9, 10, 12})
+        refused(GgufBuilder().raw("a", 9, bytes_of(type) + bytes_of(claim)), "values do not fit");
+    refused(GgufBuilder().raw("a", 8, bytes_of(claim)), "a text at byte");
+    refused(
+        GgufBuilder().raw(
+            "a", 9, bytes_of(uint32_t(9)) + bytes_of(uint64_t(1)) + bytes_of(uint32_t(0)) + bytes_of(claim)),
+        "values do not fit");
+    for (const uint32_t type : {f32, f16, bf16, q4_0, q4_1, q8_0}) {
+        refused(GgufBuilder().tensor("t", {claim}, type, "data"), "is the file cut off?");
+        refused(GgufBuilder().tensor("t", {32, claim / 32}, type, "data"), "is the file cut off?");
+        refused(GgufBuilder().tensor("t", {claim, claim}, type, "data"), "overflows");
+    }
 }
 
 TEST(GgufFile, HonoursTheAlignment) {

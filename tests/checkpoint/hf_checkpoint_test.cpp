@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/tiny_model.h"
+#include "support/little_memory.h"
 
 namespace halfbyte::checkpoint {
 namespace fs = std::filesystem;
@@ -241,6 +242,27 @@ TEST(HfCheckpoint, RefusesRopeScalingThatIsUnknownOrImplausible) {
     model.config["original_max_position_embeddings"] = 4096;
     refused(model, "original_max_position_embeddings is 4096 at the top and 8192 in");
     refused(with(0.5, "partial_rotary_factor"), "partial_rotary_factor", ErrorKind::unsupported);
+}
+
+TEST(HfCheckpoint, AConfigThatClaims1e18OrTheMostOfEverythingTakesNoMemory) {
+    for (const char* key :
+         {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+          "num_key_value_heads", "head_dim", "max_position_embeddings", "eos_token_id"}) {
+        TinyModel model = TinyModel::dense();
+        model.config[key] = 1'000'000'000'000'000'000;
+        test::with_little_memory([&] { refused(model, std::string(key) + " is \"1000000000000000000\""); });
+    }
+    // What is still allowed, beside the tensors of a tiny model: the first that is missing ends it.
+    TinyModel model = TinyModel::dense();
+    model.config["num_hidden_layers"] = 1 << 14;
+    test::with_little_memory(
+        [&] { refused(model, "tensor model.layers.1.input_layernorm.weight is missing"); });
+    for (const auto& [key, value] : {std::pair("hidden_size", 1 << 20),
+                                     {"vocab_size", 1 << 24},
+                                     {"intermediate_size", 1 << 24},
+                                     {"head_dim", 1 << 14}})
+        model.config[key] = value;
+    test::with_little_memory([&] { refused(model, "the config asks for [16777216, 1048576]"); });
 }
 
 TEST(HfCheckpoint, SaysWhatIsNotThere) {

@@ -10,6 +10,7 @@
 
 #include "checkpoint/files.h"
 #include "checkpoint/json.h"
+#include "support/little_memory.h"
 
 namespace halfbyte::checkpoint {
 namespace fs = std::filesystem;
@@ -119,6 +120,25 @@ TEST(SafetensorsFile, RefusesEveryBrokenRule) {
     refused(safetensors(two("[0,2]", "[3,5]"), "abcde"), "bytes 2 to 3, before tensor \"y\"");
 }
 
+TEST(SafetensorsFile, AClaimOf1e18ElementsTakesNoMemory) {
+    const TemporaryFolder folder;
+    const auto path = folder / "bad.safetensors";
+    const auto refused = [&](const std::string& content, std::string_view part) {
+        write_file(path, content);
+        test::with_little_memory(
+            [&] { expect_error(ErrorKind::malformed, part, [&] { SafetensorsFile file(path); }); });
+    };
+    const auto claim = [](const std::string& shape, const std::string& end) {
+        return safetensors(R"({"x":{"dtype":"U8","shape":)" + shape + R"(,"data_offsets":[0,)" + end + "]}}",
+                           "data");
+    };
+    refused(claim("[1000000000000000000]", "1000000000000000000"), "is the file cut off?");
+    refused(claim("[1000000000000000000]", "4"), "needs 1000000000000000000 bytes, data_offsets span 4");
+    refused(claim("[1000000000,1000000000,1000000000]", "4"), "overflows");
+    refused(test::bytes_of(uint64_t(1'000'000'000'000'000'000)) + "{}", "at most 100000000");
+    refused(test::bytes_of(uint64_t(100'000'000)) + "{}", "is the file cut off?");
+}
+
 TEST(SafetensorsFile, NamesADtypeThatTheFormatHasAndWeDoNot) {
     const TemporaryFolder folder;
     const auto path = write_file(
@@ -217,11 +237,11 @@ TEST(SafetensorsFolder, ChecksTheIndexAgainstTheShards) {
     refused(R"({"weight_map":{"a":""}})", "is not the name of");
     refused(R"({"weight_map":{"a":"m-1.safetensors\u0000.safetensors"}})", "is not the name of");
     refused(R"({"weight_map":{"a":"m-1.safetensors","c":"m-2.safetensors"}})",
-            "tensor \"b\" of m-2.safetensors is not listed");
+            R"(tensor "b" of "m-2.safetensors" is not listed)");
     refused(R"({"weight_map":{"a":"m-1.safetensors","c":"m-1.safetensors"}})",
-            "\"c\" is listed in m-1.safetensors, which lacks it");
+            R"("c" is listed in "m-1.safetensors", which lacks it)");
     refused(R"({"weight_map":{"a":"m-1.safetensors","c":"m-3.safetensors"}})",
-            "\"a\" is listed in m-1.safetensors, but m-3");
+            R"("a" is listed in "m-1.safetensors", but "m-3)");
     refused(R"({"weight_map":{"a":"m-1.safetensors","a":"m-2.safetensors"}})", "the key \"a\" twice");
     write_file(folder / "model.safetensors", one_byte("a", 'A'));
     refused(R"({"weight_map":{"a":"m-1.safetensors"}})", "remove the one that is left over");
@@ -298,6 +318,18 @@ TEST(SafetensorsFolder, WarnsOfAWrongTotalSize) {
         EXPECT_NE(found[0].find("the tensors have 1 bytes"), std::string::npos) << found[0];
         EXPECT_NE(found[0].find("index.json"), std::string::npos);
     }
+}
+
+TEST(SafetensorsFolder, AClaimOf1e18ElementsTakesNoMemory) {
+    const TemporaryFolder folder;
+    write_file(folder / "m-1.safetensors", safetensors(R"({"a":{"dtype":"F32","shape":[250000000000000000],)"
+                                                       R"("data_offsets":[0,1000000000000000000]}})"));
+    write_file(folder / "model.safetensors.index.json",
+               R"({"metadata":{"total_size":1000000000000000000},"weight_map":{"a":"m-1.safetensors"}})");
+    test::with_little_memory([&] {
+        expect_error(ErrorKind::malformed, "m-1.safetensors: tensor \"a\": data_offsets",
+                     [&] { SafetensorsFolder opened(folder.path()); });
+    });
 }
 
 // ---- writer

@@ -357,6 +357,12 @@ TEST(Chat, WhatIsNotExactlyALlamaTemplateIsNotRecognised) {
         EXPECT_FALSE(recognise_chat_template(llama32.substr(0, size))) << size;
 }
 
+TEST(Chat, ThousandsOfTagsAreNotRecognised) {
+    std::string text;
+    while (text.size() < 99'000) text += "{%if tools%}";
+    EXPECT_FALSE(recognise_chat_template(text));
+}
+
 TEST(Chat, EveryStartOfATemplateIsReadWithoutHarm) {
     for (size_t size = 0; size < smollm.find_last_of('}'); ++size)
         EXPECT_FALSE(recognise_chat_template(smollm.substr(0, size))) << size;

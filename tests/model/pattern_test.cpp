@@ -115,6 +115,17 @@ TEST(Pattern, AnExplosivePatternIsAFailureNotAHang) {
                              [&] { matches("(a|aa)+[bc]d", text + "bxd"); }));
 }
 
+// Each of 100,000 places would take up to the limit of a whole text.
+TEST(Pattern, ALongTextTakesNoMoreStepsThanItsLengthAllows) {
+    const std::string text(100'000, 'a');
+    EXPECT_TRUE(
+        test::throws(ErrorKind::failure, "gave up at byte", [&] { matches("(?:a|aa){1,25}b|a", text); }));
+    EXPECT_EQ(matches("(?:a|aa){1,5}b|a", text.substr(0, 1000)).size(), 1000u);  // 13 steps or so a place
+    std::string words;
+    for (int i = 0; i < 10; ++i) words += std::string(i == 7 ? 2000 : 5, 'a') + "b ";
+    EXPECT_EQ(matches("a+(?=a*b )a*b", words).size(), 10u);  // one match beyond the limit of a place
+}
+
 TEST(Pattern, LongRunsAreNoProblem) {
     const std::string text(1'000'000, 'a');
     EXPECT_EQ(matches("(?:a|b)+", text), Strings{text});

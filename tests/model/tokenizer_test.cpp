@@ -7,6 +7,7 @@
 
 #include "checkpoint/files.h"
 #include "model/tiny_tokenizer.h"
+#include "support/little_memory.h"
 #include "support/throws.h"
 
 namespace halfbyte::model {
@@ -168,6 +169,42 @@ TEST(Bpe, AWordOfAMillionLettersIsNotQuadratic) {
     EXPECT_EQ(ids, Ids(250'000, 46880));
 }
 
+TEST(LongAddedTokens, NeitherTheyNorBlanksAreQuadratic) {
+    Json json = tiny_tokenizer();
+    const std::string almost(4095, 'a');
+    json["added_tokens"] = {{{"id", 300}, {"content", almost + "b"}},
+                            {{"id", 301}, {"content", almost + "c"}},
+                            {{"id", 302}, {"content", " "}, {"rstrip", true}}};
+    const Tokenizer tokenizer = load(json);
+    const size_t size = 200'000;
+    EXPECT_EQ(tokenizer.encode(std::string(size, 'a'), false), Ids(size, 'a'));
+    EXPECT_EQ(tokenizer.encode(std::string(size, ' '), false), Ids(size, 302));
+    EXPECT_EQ(tokenizer.encode(almost + "b" + almost + "c", false), (Ids{300, 301}));
+}
+
+// Against the definition: leftmost, then longest.
+RC_GTEST_PROP(ManyAddedTokens, AreFoundAsByTryingEachAtEachPlace, ()) {
+    const auto word = [](int most) {
+        return *rc::gen::resize(most, rc::gen::container<std::string>(rc::gen::elementOf(std::string("ab"))));
+    };
+    std::map<std::string, int32_t> tokens;
+    for (int i = *rc::gen::inRange(1, 12); i > 0; --i) tokens.emplace(word(6) + "ab", 300 + i);
+    Json json = tiny_tokenizer();
+    for (const auto& [content, id] : tokens)
+        json["added_tokens"].push_back({{"id", id}, {"content", content}});
+    const std::string text = word(40);
+    Ids wanted;
+    for (size_t at = 0; at < text.size();) {
+        std::string longest;
+        for (const auto& [content, id] : tokens)
+            if (text.compare(at, content.size(), content) == 0 && content.size() > longest.size())
+                longest = content;
+        wanted.push_back(longest.empty() ? text[at] : tokens[longest]);
+        at += std::max<size_t>(longest.size(), 1);
+    }
+    RC_ASSERT(load(json).encode(text, false) == wanted);
+}
+
 TEST(Bpe, IgnoreMergesTakesAWholePieceFromTheVocabulary) {
     Json json = tiny_tokenizer({{"a", "b"}});
     json["model"]["vocab"]["\u0120xyz"] = 300;
@@ -289,6 +326,8 @@ TEST_F(PreTokenizers, OthersAreRefusedByName) {
     EXPECT_TRUE(refused(sequence({byte_level_step(false), {{"type", "Digits"}, {"individual_digits", true}}}),
                         "Digits"));
     EXPECT_TRUE(refused(split({{"String", ""}}), "empty string"));
+    std::vector<Json> many(65, split({{"String", "a"}}));
+    EXPECT_TRUE(refused(sequence(many), "more than 64 pre_tokenizers"));
     EXPECT_TRUE(refused(split({{"Regex", "\\h"}}), "\\\\h"));
     EXPECT_TRUE(refused(split({{"Regex", "("}}), "cannot be compiled", ErrorKind::malformed));
     EXPECT_TRUE(refused(split({{"Regex", "a"}}, "Sideways"), "Sideways", ErrorKind::malformed));
@@ -319,6 +358,30 @@ TEST(Normalizers, ChangeTheTextBetweenAddedTokens) {
                          "aa"),
               "aaab");
     EXPECT_EQ(normalized({{"type", "Sequence"}, {"normalizers", Json::array()}}, "aa"), "aa");
+}
+
+TEST(Normalizers, ThatMakeATextManyTimesAsLongGiveUp) {
+    const auto apply = [](const std::vector<Json>& steps, const std::string& text) {
+        Json json = tiny_tokenizer();
+        json["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+        return load(json).encode(text, false).size();
+    };
+    const auto replace = [](size_t times) {
+        return Json{
+            {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(times, 'a')}};
+    };
+    EXPECT_EQ(apply({replace(60)}, std::string(1000, 'a')), 60'000u);
+    EXPECT_EQ(apply({{{"type", "NFKD"}}}, std::string("\uFDFA")), 33u);  // the longest there is
+    for (const auto& steps : {std::vector<Json>(60, replace(2)),
+                              {replace(100'000)},
+                              {{{"type", "Prepend"}, {"prepend", std::string(100'000, 'a')}}}})
+        EXPECT_TRUE(test::throws(ErrorKind::failure, "times as much", [&] { apply(steps, "aaaa"); }));
+    EXPECT_TRUE(test::throws(ErrorKind::unsupported, "more than 64 normalizers",
+                             [&] { apply(std::vector<Json>(65, replace(1)), ""); }));
+    Json json = tiny_tokenizer();  // an added token is normalised too
+    json["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::vector<Json>(60, replace(2))}};
+    json["added_tokens"] = {{{"id", 300}, {"content", "ba"}, {"normalized", true}}};
+    EXPECT_TRUE(test::throws(ErrorKind::failure, "times as much", [&] { load(json); }));
 }
 
 TEST(Normalizers, OthersAreRefusedByName) {
@@ -423,8 +486,25 @@ TEST(PostProcessors, TemplatesPutIdsAround) {
     };
     EXPECT_TRUE(wrong({part("S")}, ErrorKind::malformed, "Sequence A"));
     EXPECT_TRUE(wrong({text, text}, ErrorKind::unsupported, "once"));
-    EXPECT_TRUE(wrong({text, part("X")}, ErrorKind::malformed, "no member X"));
+    EXPECT_TRUE(wrong({text, part("X")}, ErrorKind::malformed, "names \"X\", which"));
     EXPECT_TRUE(wrong({{{"Nothing", 1}}}, ErrorKind::malformed, "SpecialToken"));
+}
+
+TEST(PostProcessors, AListOfIdsThatIsNamedManyTimesIsRefused) {
+    const Json part = {{"SpecialToken", {{"id", "S"}}}}, text = {{"Sequence", {{"id", "A"}}}};
+    const auto process = [&](size_t parts, size_t ids) {
+        std::vector<Json> single(parts, part);
+        single.push_back(text);
+        Json json = tiny_tokenizer();
+        json["post_processor"] = {{"type", "TemplateProcessing"},
+                                  {"single", single},
+                                  {"special_tokens", {{"S", {{"ids", std::vector<int>(ids, 97)}}}}}};
+        return load(json).encode("", true).size();
+    };
+    EXPECT_EQ(process(10, 20), 200u);
+    for (const auto& [parts, ids] : {std::pair(2000, 20000), {1, 2000}, {2000, 0}})
+        EXPECT_TRUE(
+            test::throws(ErrorKind::unsupported, "more than 1000 tokens", [&] { process(parts, ids); }));
 }
 
 TEST(PostProcessors, OthersAndOtherDecodersAreRefusedByName) {
@@ -470,6 +550,24 @@ TEST(TokenizerFile, AcceptsTheSpellingsThatFilesUse) {
     json["model"]["end_of_word_suffix"] = nullptr;
     for (const char* key : {"added_tokens", "normalizer", "post_processor", "decoder"}) json.erase(key);
     EXPECT_EQ(load(json).encode("ab", true), (Ids{256}));
+}
+
+TEST(TokenizerFile, AClaimOf1e18TakesNoMemory) {
+    for (const int64_t id : {int64_t(1'000'000'000'000'000'000), int64_t(1) << 24}) {
+        test::with_little_memory([&] {
+            Json json = tiny_tokenizer();
+            json["model"]["vocab"]["zz"] = id;
+            EXPECT_TRUE(test::throws(ErrorKind::malformed, std::to_string(id), [&] { load(json); }));
+            json = tiny_tokenizer();
+            json["added_tokens"] = {{{"id", id}, {"content", "<x>"}}};
+            EXPECT_TRUE(test::throws(ErrorKind::malformed, std::to_string(id), [&] { load(json); }));
+        });
+    }
+    test::with_little_memory([] {  // the largest that is allowed
+        Json json = tiny_tokenizer();
+        json["added_tokens"] = {{{"id", (1 << 24) - 1}, {"content", "<x>"}}};
+        EXPECT_EQ(load(json).size(), 1 << 24);
+    });
 }
 
 TEST(TokenizerFile, MalformedOnesAreErrorsThatNameTheFile) {
