@@ -1,6 +1,7 @@
 #!/bin/sh
 # ./test.sh             builds release and runs every test
-# ./test.sh --sanitize  the same with AddressSanitizer and UndefinedBehaviorSanitizer
+# ./test.sh --sanitize  the same with AddressSanitizer and UndefinedBehaviorSanitizer, the threads with
+#                       ThreadSanitizer, and every reader of files fuzzed for 20 seconds
 # ./test.sh --lint      clang-format and clang-tidy 19
 set -eu
 cd "$(dirname "$0")"
@@ -12,6 +13,24 @@ run_tests() {
     ctest --preset "$1" --parallel "$(nproc)"
 }
 
+# The tests in which threads meet.
+run_tsan() {
+    cmake --preset tsan -DHALFBYTE_TESTS=ON
+    cmake --build --preset tsan
+    # The sanitizer's fixed addresses are taken where the kernel randomises much.
+    fixed=""
+    setarch -R true 2>/dev/null && fixed="setarch -R"
+    for program in core model; do
+        $fixed "build/tsan/tests/${program}_test" --gtest_brief=1
+    done
+}
+
+run_fuzzers() {
+    cmake --preset fuzz
+    cmake --build --preset fuzz
+    scripts/fuzz.sh 20
+}
+
 case "${1:-}" in
 "")
     need_packages $build_packages $test_packages
@@ -20,17 +39,19 @@ case "${1:-}" in
     run_tests release ON
     ;;
 --sanitize)
-    need_packages $build_packages $test_packages
+    need_packages $build_packages $test_packages $fuzz_packages
     scripts/get_model.sh
     scripts/get_text.sh
     run_tests asan OFF
+    run_tsan
+    run_fuzzers
     ;;
 --lint)
     need_packages $build_packages $test_packages $lint_packages
     scripts/lint.sh
     ;;
 *)
-    sed -n '2,4s/^# //p' "$0" >&2
+    sed -n '2,5s/^# //p' "$0" >&2
     exit 2
     ;;
 esac
