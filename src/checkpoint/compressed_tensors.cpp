@@ -243,7 +243,7 @@ CompressedTensorsConfig::CompressedTensorsConfig(const Json& json, const fs::pat
 
 // Each is tried on every module.
 void CompressedTensorsConfig::count_expression(const ModulePattern& pattern, const std::string& where) {
-    constexpr size_t limit = 256;
+    constexpr size_t limit = 128;
     check(!pattern.is_expression() || target_expressions_.size() + ignored_expressions_.size() < limit,
           ErrorKind::unsupported, "{}: more than {} regular expressions", where, limit);
 }

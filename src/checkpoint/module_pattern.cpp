@@ -39,6 +39,7 @@ ModulePattern::ModulePattern(std::string text, std::string source, ErrorKind kin
         pcre2_code_free_8);
     check(code_ != nullptr, kind_, "{}: the pattern {} is no regular expression: {} at byte {}", source_,
           quote(text_), reason(error), offset);
+    pcre2_jit_compile_8(code_.get(), PCRE2_JIT_COMPLETE);  // without it the interpreter runs
 }
 
 ModulePattern::Match ModulePattern::match(std::string_view module, std::string_view class_name) const {

@@ -496,6 +496,9 @@ TEST(CompressedTensors, RefusesBrokenConfigs) {
     broken("ignore: holds", [](Json& q) { q["ignore"] = {nullptr}; });
     broken("no regular expression", [&](Json& q) { group(q)["targets"] = {"re:("}; });
     broken("no regular expression", [](Json& q) { q["ignore"] = {"re:*"}; });
+    TinyModel many = TinyModel::quantised(Scheme::nvfp4);
+    many.config["quantization_config"]["ignore"] = std::vector<std::string>(129, "re:x");
+    refused(many, "more than 128 regular expressions", ErrorKind::unsupported);
     // The config against the tensors.
     broken(
         "q_proj.weight_packed\": is quantised, but config.json says the module is ignored by \"re:.*q_proj\"",
