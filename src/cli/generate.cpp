@@ -63,6 +63,7 @@ int run(Options options) {
     const Prompt prompt = make_prompt(options, *source, tokenizer);
     const int64_t room = source->config().max_positions - int64_t(prompt.tokens.size());
     if (!options.max_tokens_given) options.max_tokens = std::clamp<int64_t>(room, 1, options.max_tokens);
+    model::check_prompt(source->config(), int64_t(prompt.tokens.size()), options.max_tokens);
     const auto context = make_context(options.common);
     const Progress progress = make_progress(options.common);
     const auto decoder = model::load_decoder(*context, *source, model::Arithmetic::kernel, progress);

@@ -45,6 +45,7 @@ int run(const Options& options) {
     const auto source = checkpoint::open_checkpoint(options.model);
     check(source->scheme() || options.arithmetic == "kernel", ErrorKind::usage,
           "{}: is not quantised; --arithmetic {} needs an NVFP4 model", options.model, options.arithmetic);
+    model::check_positions(source->config(), int64_t(tokens.size()), options.model);
     const auto context = make_context(options.common);
     const Arithmetic arithmetic = options.arithmetic == "simulated" ? Arithmetic::simulated
                                   : options.arithmetic == "w4a16"   ? Arithmetic::w4a16

@@ -39,6 +39,12 @@ std::unique_ptr<Decoder> load_decoder(const Context& context, const checkpoint::
     return family_of(source).load(context, source, arithmetic, progress);
 }
 
+void check_positions(const checkpoint::ModelConfig& config, int64_t positions, std::string_view where) {
+    check(positions <= config.max_positions || config.max_positions == 0, ErrorKind::usage,
+          "{}{}{} positions are needed, the model's context has {}", where, where.empty() ? "" : ": ",
+          positions, config.max_positions);
+}
+
 std::vector<std::vector<std::string>> linear_groups(const checkpoint::Checkpoint& source) {
     return family_of(source).linear_groups(source.config());
 }

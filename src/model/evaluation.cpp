@@ -49,21 +49,29 @@ struct Run {
     double seconds = 0;
 };
 
+int64_t first_scored_position(const PerplexityOptions& options) {
+    return options.second_half ? options.window_size / 2 : 0;
+}
+
 }  // namespace
 
-std::vector<PerplexityResult> perplexity(const Context& context, const std::vector<Contestant>& contestants,
-                                         std::span<const int32_t> ids, const PerplexityOptions& options,
-                                         const Progress& progress) {
-    const int64_t W = options.window_size, available = W > 0 ? int64_t(ids.size()) / W : 0;
+void check_windows(const PerplexityOptions& options, int64_t tokens) {
+    const int64_t W = options.window_size, available = W > 0 ? tokens / W : 0;
     check(W >= 2 && options.windows >= 1 && options.chunk >= 1, ErrorKind::usage,
           "perplexity: window size {}, {} windows, chunk {}; at least 2, 1 and 1 are needed", W,
           options.windows, options.chunk);
     check(available >= options.windows, ErrorKind::usage,
-          "perplexity: the text has {} tokens, {} windows of {}; {} windows were asked for", ids.size(),
+          "perplexity: the text has {} tokens, {} windows of {}; {} windows were asked for", tokens,
           available, W, options.windows);
-    const int64_t first_scored = options.second_half ? W / 2 : 0;
-    check(first_scored < W - 1, ErrorKind::usage,
+    check(first_scored_position(options) < W - 1, ErrorKind::usage,
           "perplexity: the second half of a window of {} predicts no token; 3 or more are needed", W);
+}
+
+std::vector<PerplexityResult> perplexity(const Context& context, const std::vector<Contestant>& contestants,
+                                         std::span<const int32_t> ids, const PerplexityOptions& options,
+                                         const Progress& progress) {
+    check_windows(options, int64_t(ids.size()));
+    const int64_t W = options.window_size, first_scored = first_scored_position(options);
     const int64_t vocab = contestants.at(0).decoder->config().vocab_size;
     std::vector<Run> runs;
     for (const Contestant& contestant : contestants) {
@@ -79,7 +87,7 @@ std::vector<PerplexityResult> perplexity(const Context& context, const std::vect
                         {},
                         0});
     }
-    const bool has_source = contestants[0].is_source;
+    const bool has_base = contestants[0].is_base;
 
     for (int64_t window = 0; window < options.windows; window++) {
         std::vector<int32_t> tokens(ids.begin() + window * W, ids.begin() + (window + 1) * W);
@@ -104,14 +112,14 @@ std::vector<PerplexityResult> perplexity(const Context& context, const std::vect
                               to = std::min(rows, W - 1 - begin);
                 run.norms.assign(size_t(rows), 0);
                 std::vector<double> kl(size_t(rows), 0);
-                const Run& source = runs[0];
+                const Run& base = runs[0];
                 pool_of(context).parallel_for(rows, 1, [&](int64_t first, int64_t last) {
                     for (int64_t row = first; row < last; row++) {
                         const float* logits = run.logits.data() + row * vocab;
                         const double norm = run.norms[size_t(row)] = log_sum_exp(logits, vocab);
-                        if (has_source && &run != &source && row >= from && row < to)
-                            kl[size_t(row)] = kl_divergence(source.logits.data() + row * vocab,
-                                                            source.norms[size_t(row)], logits, norm, vocab);
+                        if (has_base && &run != &base && row >= from && row < to)
+                            kl[size_t(row)] = kl_divergence(base.logits.data() + row * vocab,
+                                                            base.norms[size_t(row)], logits, norm, vocab);
                     }
                 });
                 for (int64_t row = 0; row < rows; row++)
@@ -124,7 +132,7 @@ std::vector<PerplexityResult> perplexity(const Context& context, const std::vect
                     const int32_t next = tokens[size_t(begin + row + 1)];
                     run.nll.push_back(run.norms[size_t(row)] -
                                       double(run.logits[size_t(row * vocab + next)]));
-                    if (has_source) run.kl.push_back(kl[size_t(row)]);
+                    if (has_base) run.kl.push_back(kl[size_t(row)]);
                 }
             }
         }
@@ -141,13 +149,19 @@ std::vector<PerplexityResult> perplexity(const Context& context, const std::vect
         result.perplexity = {std::exp(nll.value), std::exp(nll.value) * nll.standard_error};
         result.seconds = run.seconds;
         result.logits_hash = run.hash.value();
-        if (has_source && &run != &runs[0]) {
-            result.kl_to_source = mean_of(run.kl);
-            std::vector<double> differences(run.nll.size());
-            for (size_t i = 0; i < differences.size(); i++) differences[i] = run.nll[i] - runs[0].nll[i];
-            const Estimate difference = mean_of(differences);
+        if (has_base && &run != &runs[0]) {
+            result.kl_to_base = mean_of(run.kl);
+            // Per token: of log perplexities, and of perplexities to first order.
+            const double own = result.perplexity.value, base = results[0].perplexity.value;
+            std::vector<double> logs(run.nll.size()), values(run.nll.size());
+            for (size_t i = 0; i < logs.size(); i++) {
+                logs[i] = run.nll[i] - runs[0].nll[i];
+                values[i] = own * run.nll[i] - base * runs[0].nll[i];
+            }
+            const Estimate difference = mean_of(logs);
             const double ratio = std::exp(difference.value);
-            result.ratio_to_source = Estimate{ratio, ratio * difference.standard_error};
+            result.ratio_to_base = Estimate{ratio, ratio * difference.standard_error};
+            result.difference_to_base = Estimate{own - base, mean_of(values).standard_error};
         }
         results.push_back(result);
     }

@@ -7,14 +7,19 @@
 
 namespace halfbyte::model {
 
-GenerateResult generate(const Context& context, const Decoder& decoder, std::span<const int32_t> prompt,
-                        const GenerateOptions& options, const std::function<void(int32_t)>& token) {
-    const int64_t length = int64_t(prompt.size()), positions = decoder.config().max_positions;
-    check(length > 0, ErrorKind::usage, "generate: the prompt has no tokens; give some text");
-    check(options.max_tokens >= 0 && length + options.max_tokens <= positions, ErrorKind::usage,
+void check_prompt(const checkpoint::ModelConfig& config, int64_t prompt_tokens, int64_t max_tokens) {
+    const int64_t positions = config.max_positions;
+    check(prompt_tokens > 0, ErrorKind::usage, "generate: the prompt has no tokens; give some text");
+    check(positions == 0 || (max_tokens >= 0 && prompt_tokens + max_tokens <= positions), ErrorKind::usage,
           "generate: {} prompt tokens and {} new ones do not fit the model's context of {}; shorten the "
           "prompt or -n",
-          length, options.max_tokens, positions);
+          prompt_tokens, max_tokens, positions);
+}
+
+GenerateResult generate(const Context& context, const Decoder& decoder, std::span<const int32_t> prompt,
+                        const GenerateOptions& options, const std::function<void(int32_t)>& token) {
+    const int64_t length = int64_t(prompt.size());
+    check_prompt(decoder.config(), length, options.max_tokens);
     const auto seconds_since = [](auto start) {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };

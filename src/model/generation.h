@@ -22,7 +22,11 @@ struct GenerateResult {
     double prompt_seconds = 0, seconds = 0;
 };
 
-// Error (usage): an empty prompt, or prompt and max_tokens beyond the model's context, with the numbers.
+// Error (usage): an empty prompt, or prompt and max_tokens beyond the model's context, with the numbers. An
+// architecture that is known by name only is not asked for its context.
+void check_prompt(const checkpoint::ModelConfig& config, int64_t prompt_tokens, int64_t max_tokens);
+
+// Error (usage): that of check_prompt.
 // token() sees each token as it is chosen and may throw to stop.
 GenerateResult generate(const Context& context, const Decoder& decoder, std::span<const int32_t> prompt,
                         const GenerateOptions& options, const std::function<void(int32_t)>& token = {});

@@ -55,8 +55,7 @@ class Llama : public Decoder {
     const ModelConfig& config() const override { return config_; }
 
     KvCache make_cache(int64_t capacity) const override {
-        check(capacity <= config_.max_positions, ErrorKind::usage,
-              "{} positions are needed, the model's context has {}", capacity, config_.max_positions);
+        check_positions(config_, capacity);
         return KvCache(config_.layers, config_.kv_heads * config_.head_dim, capacity);
     }
 

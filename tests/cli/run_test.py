@@ -375,6 +375,15 @@ class Perplexity(Models):
             self.refused(USAGE, [f"--arithmetic {arithmetic}", "not quantised"], *command, self.source, "--arithmetic", arithmetic)
         self.refused(USAGE, [self.source, "not quantised", "--source"], *command, self.source, *source)
         self.refused(USAGE, ["--source", self.a16, "is quantised"], *command, self.a4, "--source", self.a16)
+        self.assertEqual(rows("--arithmetic", "w4a16,kernel"), ["kernel", "w4a16"])
+        unused = self.ok(*command, self.a4, "--arithmetic", "kernel", *source, "--windows", "1", "--window-size", "8")
+        self.assertIn(f"warning: --source {self.source} is not run", unused.err)
+
+    def test_w4a16_leaves_the_activations_alone(self):
+        a4, a16 = [self.perplexity("--arithmetic", "w4a16", model=model)["results"][0] for model in [self.a4, self.a16]]
+        self.assertEqual(a4["logits_hash"], a16["logits_hash"])  # the same weights
+        self.assertEqual(self.perplexity("--arithmetic", "kernel", model=self.a16)["results"][0]["logits_hash"], a16["logits_hash"])
+        self.assertNotEqual(self.perplexity("--arithmetic", "kernel")["results"][0]["logits_hash"], a4["logits_hash"])
 
     def test_w4a16_leaves_the_activations_unquantised(self):
         kernel, w4a16 = self.perplexity("--arithmetic", "kernel,w4a16")["results"]
@@ -426,7 +435,99 @@ class Perplexity(Models):
         self.assertEqual(self.perplexity(windows=62)["tokens"], 62 * 63)  # exactly as many as there are
 
     def test_a_window_beyond_the_context(self):
-        self.refused(USAGE, ["512 positions", f"context has {CONTEXT}"], "perplexity", "-m", self.a4, "-f", self.text, "--windows", "1")
+        self.refused(USAGE, [self.a4, "512 positions", f"context has {CONTEXT}"], "perplexity", "-m", self.a4, "-f", self.text,
+                     "--windows", "1")
+
+    def test_what_a_request_lacks_is_found_before_loading(self):
+        model = TinyModel()
+        model.config["architectures"] = ["OtherForCausalLM"]  # cannot be loaded
+        other = model.write(self.work / "other")
+        command = ["perplexity", "-m", other, "-f", self.text]
+        self.refused(USAGE, "windows were asked for", *command)
+        self.refused(USAGE, "predicts no token", *command, "--window-size", "2", "--scoring", "second-half")
+        self.refused(UNSUPPORTED, "OtherForCausalLM", *command, "--windows", "1", "--window-size", "8")
+
+    def compare(self, *models, options=()):
+        value = self.json("perplexity", "--compare", *models, "-f", self.text, "--windows", "3", "--window-size", "64", *options)
+        self.assertEqual(set(value), {"schema", "tokens", "text_tokens", "base", "results"})
+        return value
+
+    def test_compare_runs_models_side_by_side(self):
+        value = self.compare(self.source, self.a4, self.a16)
+        self.assertEqual(value["base"], {"model": str(self.source), "arithmetic": "source-bf16"})
+        rows = value["results"]
+        self.assertEqual([(row["model"], row["arithmetic"], row["scheme"]) for row in rows],
+                         [(str(self.source), "source-bf16", None), (str(self.a4), "simulated", "NVFP4"),
+                          (str(self.a4), "kernel", "NVFP4"), (str(self.a16), "simulated", "NVFP4A16"),
+                          (str(self.a16), "kernel", "NVFP4A16")])
+        # Each row is what the model gives alone, with the source of the other way to compare.
+        for model, part in [(self.a4, rows[1:3]), (self.a16, rows[3:])]:
+            for row, alone in zip(part, self.perplexity("--source", self.source, model=model)["results"][1:], strict=True):
+                for key in ["perplexity", "nll", "standard_error", "logits_hash"]:
+                    self.assertEqual(row[key], alone[key])
+                for key in ["kl", "ratio", "difference"]:
+                    for suffix in ["", "_standard_error"]:
+                        self.assertEqual(row[f"{key}_to_base{suffix}"], alone[f"{key}_to_source{suffix}"])
+        for row in rows[1:]:
+            self.assertGreater(row["kl_to_base"], 0)
+            self.assertAlmostEqual(row["difference_to_base"], row["perplexity"] - rows[0]["perplexity"])
+            self.assertGreater(row["difference_to_base_standard_error"], 0)
+        self.assertIsNone(rows[0]["kl_to_base"])
+
+    def test_compare_with_a_quantised_base_and_chosen_arithmetics(self):
+        def rows(*models, options=()):
+            value = self.compare(*models, options=options)
+            return [(row["model"], row["arithmetic"]) for row in value["results"]], value["base"]["arithmetic"], value
+        a4, a16, source = map(str, [self.a4, self.a16, self.source])
+        self.assertEqual(rows(a16, a4, options=["--arithmetic", "kernel"])[:2], ([(a16, "kernel"), (a4, "kernel")], "kernel"))
+        order, base, value = rows(a4, a4, source, options=["--arithmetic", "w4a16,source"])
+        self.assertEqual((order, base), ([(a4, "w4a16"), (a4, "w4a16"), (source, "source-bf16")], "w4a16"))
+        self.assertEqual([value["results"][1][key] for key in ["kl_to_base", "ratio_to_base", "difference_to_base"]], [0, 1, 0])
+        order, base, value = rows(a4, source)
+        self.assertEqual((order, base), ([(a4, "simulated"), (a4, "kernel"), (source, "source-bf16")], "simulated"))
+        command = ["perplexity", "-f", self.text, "--compare"]
+        self.refused(USAGE, ["--arithmetic kernel", source, "not quantised", "add source"], *command, a4, source, "--arithmetic", "kernel")
+        self.refused(USAGE, ["--arithmetic source", a4, "is quantised", "add simulated"], *command, source, a4, "--arithmetic", "source")
+        self.refused(USAGE, ["--arithmetic kernel", "none of the compared models is quantised"], *command, source, source,
+                     "--arithmetic", "source,kernel")
+        self.refused(USAGE, ["--arithmetic source", "each of the compared models is quantised"], *command, a4, a16,
+                     "--arithmetic", "source,kernel")
+
+    def test_compare_as_text(self):
+        out = self.ok("perplexity", "--compare", self.source, self.a4, "-f", self.text, "--windows", "2", "--window-size", "32").out
+        number, path = r" +\d+\.\d+ \+- \d+\.\d+ +", str(self.work)
+        compared = r"KL \d\.\d{4} \+- \S+ +ratio \d\.\d{4} \+- \S+ +delta [+-]\d+\.\d{4} \+- \S+ +\d+\.\d tokens/s"
+        self.assertRegex(out, "^text.txt, 2 windows x 32, 62 tokens scored, lower is better\n"
+                              rf"  {path}/source, BF16 weights{number}\d+\.\d tokens/s\n"
+                              rf"  {path}/a4, simulated {number}{compared}\n"
+                              rf"  {path}/a4, kernels {number}{compared}  \(same bits\)\n$")
+
+    def test_compare_refuses_what_cannot_be_compared(self):
+        command = ["perplexity", "-f", self.text, "--windows", "1", "--window-size", "8"]
+        other = TinyModel()
+        other.tokenizer["model"]["vocab"]["ab"], other.tokenizer["model"]["merges"] = 263, ["a b"]
+        (self.work / "ab.txt").write_text("xxab" * 100)
+        merging = other.write(self.work / "merging")
+        self.refused(USAGE, ["--compare", self.a4, merging, "400 and 300 tokens", "number 2 on"], "perplexity", "-f",
+                     self.work / "ab.txt", "--compare", self.a4, merging)
+        self.ok(*command, "--compare", self.a4, merging)  # another tokenizer, and the same ids of this text
+        wide = TinyModel()
+        wide.config["vocab_size"] = VOCAB + 8
+        dtype, (rows, columns), raw = wide.tensors["model.embed_tokens.weight"]
+        wide.tensors["model.embed_tokens.weight"] = (dtype, [rows + 8, columns], raw + raw[:16 * columns])
+        self.refused(USAGE, [VOCAB, VOCAB + 8, self.a4, "wide", "cannot be compared"], *command, "--compare", self.a4,
+                     wide.write(self.work / "wide"))
+        nameless = TinyModel()
+        nameless.config["bos_token_id"] = nameless.generation["bos_token_id"] = END_OF_TEXT
+        self.refused(USAGE, ["--bos", BOS, END_OF_TEXT, "cannot be compared"], *command, "--bos", "--compare", self.a4,
+                     nameless.write(self.work / "other-bos"))
+        short = TinyModel()
+        short.config["max_position_embeddings"] = 7
+        self.refused(USAGE, ["short", "8 positions", "context has 7"], *command, "--compare", self.a4, short.write(self.work / "short"))
+        self.refused(USAGE, ["-m", "--compare"], *command)
+        self.refused(USAGE, "--compare", *command, "--compare", self.a4)
+        self.refused(USAGE, ["--compare", "--model"], *command, "--compare", self.a4, self.a16, "-m", self.a4)
+        self.refused(USAGE, ["--compare", "--source"], *command, "--compare", self.a4, self.a16, "--source", self.source)
 
     def test_texts(self):
         (self.work / "latin.txt").write_bytes(b"x" * 1000 + b"\xe9" + b"x" * 1000)

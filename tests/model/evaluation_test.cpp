@@ -38,7 +38,7 @@ TEST(Perplexity, IsTheExponentialOfTheMeanOverAllButTheLastPosition) {
     EXPECT_NEAR(result.nll, cycle_nll, 1e-12);
     EXPECT_NEAR(result.perplexity.value, std::exp(cycle_nll), 1e-12);
     EXPECT_NEAR(result.perplexity.standard_error, 0, 1e-12);  // every token has the same loss
-    EXPECT_FALSE(result.kl_to_source);
+    EXPECT_FALSE(result.kl_to_base);
 }
 
 // Two kinds of losses, a and b, half each: s^2 = n/(n-1) ((a-b)/2)^2.
@@ -103,11 +103,13 @@ TEST(Perplexity, KlOfAModelWithItselfIsExactlyZeroAndItsRatioOne) {
     for (int i = 0; i < 64; i++) ids.push_back((i * 389 + 17) % 1024);
     const auto results = perplexity(context, {{decoder.get(), true}, {decoder.get()}}, ids,
                                     {.windows = 2, .window_size = 32, .chunk = 10});
-    EXPECT_FALSE(results[0].kl_to_source);
-    EXPECT_EQ(results[1].kl_to_source->value, 0.0);
-    EXPECT_EQ(results[1].kl_to_source->standard_error, 0.0);
-    EXPECT_EQ(results[1].ratio_to_source->value, 1.0);
-    EXPECT_EQ(results[1].ratio_to_source->standard_error, 0.0);
+    EXPECT_FALSE(results[0].kl_to_base);
+    EXPECT_EQ(results[1].kl_to_base->value, 0.0);
+    EXPECT_EQ(results[1].kl_to_base->standard_error, 0.0);
+    EXPECT_EQ(results[1].ratio_to_base->value, 1.0);
+    EXPECT_EQ(results[1].ratio_to_base->standard_error, 0.0);
+    EXPECT_EQ(results[1].difference_to_base->value, 0.0);
+    EXPECT_EQ(results[1].difference_to_base->standard_error, 0.0);
     EXPECT_EQ(results[0].logits_hash, results[1].logits_hash);
 }
 
@@ -120,8 +122,28 @@ TEST(Perplexity, KlIsTheSumOverTheVocabulary) {
         perplexity(context, {{&source, true}, {&other}}, ids, {.windows = 1, .window_size = 4});
     const double norm = std::log(std::exp(2.0) + 1);
     const double expected = 0.5 * (std::log(0.5) - (2 - norm)) + 0.5 * (std::log(0.5) - (0 - norm));
-    EXPECT_NEAR(results[1].kl_to_source->value, expected, 1e-12);
-    EXPECT_NEAR(results[1].ratio_to_source->value, std::exp((norm - 2) - std::log(2.0)), 1e-12);
+    EXPECT_NEAR(results[1].kl_to_base->value, expected, 1e-12);
+    EXPECT_NEAR(results[1].ratio_to_base->value, std::exp((norm - 2) - std::log(2.0)), 1e-12);
+}
+
+// The base has one loss c; the other has a and b, half each. So per token, P nll - Q c has the deviation of P
+// nll.
+TEST(Perplexity, TheErrorOfTheDifferenceIsThatOfPairs) {
+    const Context context(1);
+    const FakeDecoder base(4, 64, cycle),
+        other(4, 64, [](int64_t position, int32_t token, std::span<float> row) {
+            cycle(position, token, row);
+            if (position % 2 == 1) row[size_t((token + 1) % 4)] = 3.0f;
+        });
+    const auto results =
+        perplexity(context, {{&base, true}, {&other}}, cycling(18), {.windows = 2, .window_size = 9});
+    const double a = cycle_nll, b = std::log(std::exp(3.0) + 3) - 3, n = 16, own = std::exp((a + b) / 2);
+    EXPECT_FALSE(results[0].difference_to_base);
+    EXPECT_NEAR(results[1].difference_to_base->value, own - std::exp(a), 1e-7);
+    EXPECT_NEAR(results[1].difference_to_base->standard_error,
+                own * std::sqrt(n / (n - 1) * (a - b) * (a - b) / 4 / n), 1e-7);
+    EXPECT_NEAR(results[1].ratio_to_base->standard_error,
+                results[1].difference_to_base->standard_error / std::exp(a), 1e-7);
 }
 
 TEST(Perplexity, ATextWithTooFewWindowsIsAnErrorWithBothNumbers) {
