@@ -52,6 +52,7 @@ class Formatter final : public CLI::Formatter {
         if (option->get_items_expected_max() == 0) return {};
         const std::string type = option->get_type_name(), word = type.substr(0, type.find(':'));
         if (!choices_of(*option).empty()) return " NAME";
+        if (option->get_items_expected_min() > 1) return " " + word + " " + word + "...";
         return word == "INT" || word == "UINT" ? " N" : word == "FLOAT" ? " X" : " " + word;
     }
 
