@@ -195,6 +195,9 @@ class GgufCheckpoint final : public Checkpoint {
         check(type == "linear" || type == "none", ErrorKind::unsupported,
               "{}: RoPE scaling {} is not supported; linear and the divisors in {} are", where, quote(type),
               rope_divisors);
+        check(number("rope.scaling.attn_factor", 1) == 1, ErrorKind::unsupported,
+              "{}: llama.rope.scaling.attn_factor is {}; attention scaled by anything but 1 is not supported",
+              where, number("rope.scaling.attn_factor", 1));
         check(integer("expert_count", 0) == 0, ErrorKind::unsupported,
               "{}: mixtures of experts are not supported", where);
     }
@@ -288,6 +291,15 @@ class GgufCheckpoint final : public Checkpoint {
         for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
             if (ids.contains(id)) generation[id] = ids[id];
         }
+        // A chat model's turns end with other tokens than its texts.
+        Json ends = Json::array();
+        for (const char* key : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
+            const std::string name = std::string("tokenizer.ggml.") + key;
+            if (!gguf_.has(name)) continue;
+            const Json id = gguf_.integer(name);
+            if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+        }
+        if (ends.size() > 1) generation["eos_token_id"] = ends;
         Json json = {{"architectures", {"LlamaForCausalLM"}},
                      {"attention_bias", dense_.contains("model.layers.0.self_attn.q_proj.bias")},
                      {"attention_dropout", 0.0}};

@@ -32,7 +32,7 @@ Kind kind_of(const std::string& pre, const std::string& file) {
         const Json digits = {{"type", "Digits"}, {"individual_digits", true}};
         return {{{"type", "Sequence"}, {"pretokenizers", Json::array({digits, byte_level(true)})}}};
     }
-    if (pre == "llama-bpe") {
+    if (pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3") {
         const Json pattern = {
             {"Regex",
              R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"

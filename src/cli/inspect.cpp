@@ -128,10 +128,9 @@ int run(const Options& options) {
         counts += fmt::format("{}{} {} {}{}", counts.empty() ? "" : ", ", count, format,
                               format == "NVFP4" ? "linear" : "tensor", count == 1 ? "" : "s");
     fmt::print("{}: {}, {}\n", options.path, printable(file->config().architecture), file->description());
-    const std::string shards =
-        weight_files.size() == 1 ? "" : fmt::format(" in {} files", weight_files.size());
-    fmt::print("{}; {} parameters in {}{}, {:.2f} bits per weight\n", counts, parameters,
-               mebibytes(file->file_bytes()), shards, bits);
+    const std::string files = weight_files.size() == 1 ? "" : fmt::format("{} files, ", weight_files.size());
+    fmt::print("{}; {} parameters in {}{}, {:.2f} bits per weight\n", counts, parameters, files,
+               mebibytes(file->file_bytes()), bits);
     if (!file->nvfp4().empty()) {
         fmt::print("block scales: {} blocks, {:g} to {:g}; {} zero, {} subnormal, {} at 448\n", scales.blocks,
                    scales.block.low, scales.block.high, scales.zero, scales.subnormal, scales.largest);

@@ -332,6 +332,18 @@ TEST(GgufCheckpoint, MakesTheFilesOfAHuggingFaceFolder) {
     EXPECT_TRUE(untied->dense().contains("lm_head.weight"));
 }
 
+TEST(GgufCheckpoint, EndsATextWithEveryTokenThatEndsATurn) {
+    const TemporaryFolder folder;
+    TinyGguf gguf;
+    gguf.metadata.u32("tokenizer.ggml.eot_token_id", 2);
+    EXPECT_EQ(open_checkpoint(gguf.write(folder))->config().eos_ids, std::vector<int64_t>{2});
+    gguf.metadata.u32("tokenizer.ggml.eom_token_id", 5);
+    const auto file = open_checkpoint(gguf.write(folder));
+    EXPECT_EQ(file->config().eos_ids, (std::vector<int64_t>{2, 5}));
+    EXPECT_EQ(parse_json(file->companions().generation_config, "f")["eos_token_id"], Json::array({2, 5}));
+    EXPECT_EQ(file->config().json["eos_token_id"], 2);
+}
+
 TEST(GgufCheckpoint, OpensWithATokenizerThatIsNotSupported) {
     const TemporaryFolder folder;
     TinyGguf gguf;
@@ -368,6 +380,8 @@ TEST(GgufCheckpoint, RefusesWhatIsNotALlama) {
                 g.metadata.f32("llama.rope.scaling.factor", 2.0f);
                 g.vector("rope_freqs.weight", 4, [](int64_t) { return 1.0f; });
             });
+    refused(unsupported, "llama.rope.scaling.attn_factor is 2",
+            [](TinyGguf& g) { g.metadata.f32("llama.rope.scaling.attn_factor", 2.0f); });
     for (const float wrong : {-2.0f, 0.5f, std::numeric_limits<float>::infinity(), std::nanf("")})
         refused(malformed, "llama.rope.scaling.factor is ",
                 [&](TinyGguf& g) { g.metadata.f32("llama.rope.scaling.factor", wrong); });

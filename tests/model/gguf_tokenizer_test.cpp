@@ -122,6 +122,10 @@ TEST(GgufTokenizer, PreDecidesThePattern) {
     llama.extra.insert(llama.extra.end(), {"1234", "123", "IT"});
     EXPECT_EQ(llama.encode("1234 IT"), (Ids{262, '4', ' ', 'I', 'T'}));
     EXPECT_EQ(llama.encode("IT"), (Ids{263}));
+    for (const char* name : {"llama3", "llama-v3"}) {
+        llama.pre = name;
+        EXPECT_EQ(llama.encode("1234 IT"), (Ids{262, '4', ' ', 'I', 'T'})) << name;
+    }
 }
 
 TEST(GgufTokenizer, GoldenIdsOfLlama3) {
