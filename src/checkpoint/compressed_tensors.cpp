@@ -24,18 +24,19 @@ const Json* find(const Json& object, const char* key) {
 std::string text_at(const Json& object, const char* key, const std::string& otherwise,
                     const std::string& where) {
     const Json* value = find(object, key);
-    check(value == nullptr || value->is_string(), ErrorKind::malformed, "{}: {} is not a text", where, key);
+    check(value == nullptr || value->is_string(), ErrorKind::malformed, "{}: {} is {}; a text is needed",
+          where, key, value == nullptr ? "" : shown(*value));
     return value == nullptr ? otherwise : value->get<std::string>();
 }
 
 // A list of texts; a text alone counts as a list of one.
 std::vector<std::string> texts_at(const Json& value, const std::string& where) {
     if (value.is_string()) return {value.get<std::string>()};
-    check(value.is_array(), ErrorKind::malformed, "{}: not a list of texts", where);
+    if (!value.is_array())
+        fail(ErrorKind::malformed, "{}: is {}; a list of texts is needed", where, shown(value));
     std::vector<std::string> texts;
     for (const Json& entry : value) {
-        check(entry.is_string(), ErrorKind::malformed, "{}: holds {}, not a text", where,
-              quote(entry.dump()));
+        check(entry.is_string(), ErrorKind::malformed, "{}: holds {}; texts are needed", where, shown(entry));
         texts.push_back(entry.get<std::string>());
     }
     return texts;
@@ -44,13 +45,14 @@ std::vector<std::string> texts_at(const Json& value, const std::string& where) {
 // 4-bit floats in blocks of 16, the only quantisation that is read. Other members (strategy, observer,
 // scale_dtype) differ between versions of the producers and change nothing in the file.
 void check_nvfp4_arguments(const Json& arguments, const std::string& where, const char* what) {
-    check(arguments.is_object(), ErrorKind::malformed, "{}: {} is not an object", where, what);
+    if (!arguments.is_object())
+        fail(ErrorKind::malformed, "{}: {} is {}; an object is needed", where, what, shown(arguments));
     const auto is = [&](const char* key, const Json& wanted, bool absent_is_fine) {
         const Json* value = find(arguments, key);
         check(
             value == nullptr ? absent_is_fine : *value == wanted, ErrorKind::unsupported,
             "{}: {} has {} = {}; only NVFP4 (num_bits 4, type float, group_size 16, symmetric) is supported",
-            where, what, key, value == nullptr ? "null" : quote(value->dump()));
+            where, what, key, value == nullptr ? "null" : shown(*value));
     };
     is("num_bits", 4, false);
     is("type", "float", false);
@@ -124,15 +126,15 @@ EncodeScale checked_global_scale(const TensorView& tensor) {
     }
     const char* cause = nullptr;
     if (std::isnan(word))
-        cause = "was the layer never reached while calibrating?";
+        cause = "Was the layer never reached while calibrating?";
     else if (std::isinf(word))
-        cause = "an all-zero tensor, written as 2688/0?";
+        cause = "An all-zero tensor, written as 2688/0?";
     else if (word == 0)
-        cause = "an infinite amax, or a tensor that was never filled?";
+        cause = "An infinite amax, or a tensor that was never filled?";
     else if (word < 0)
-        cause = "is the file damaged?";
+        cause = "Is the file damaged?";
     else if (!std::isfinite(1.0f / word))
-        cause = "its reciprocal overflows; is the file damaged?";
+        cause = "Its reciprocal overflows; is the file damaged?";
     check(cause == nullptr, ErrorKind::malformed, "{}: global scale {}; it must be finite and positive. {}",
           label(tensor), word, cause == nullptr ? "" : cause);
     return EncodeScale(word);
@@ -197,7 +199,7 @@ Json quantization_config(Scheme scheme, const std::vector<std::string>& ignored_
 
 CompressedTensorsConfig::CompressedTensorsConfig(const Json& json, const fs::path& file) : file_(file) {
     const std::string where = file.string() + ": quantization_config";
-    check(json.is_object(), ErrorKind::malformed, "{}: not an object", where);
+    if (!json.is_object()) fail(ErrorKind::malformed, "{}: is {}; an object is needed", where, shown(json));
     const std::string method = text_at(json, "quant_method", "", where);
     check(!method.starts_with("modelopt") && !json.contains("quant_algo"), ErrorKind::unsupported,
           "{}: the ModelOpt dialect is not supported yet", where);
@@ -215,10 +217,12 @@ CompressedTensorsConfig::CompressedTensorsConfig(const Json& json, const fs::pat
     check(find(json, "kv_cache_scheme") == nullptr, ErrorKind::unsupported,
           "{}: kv_cache_scheme is given; a quantised KV cache is not supported yet", where);
     if (const Json* sparsity = find(json, "sparsity_config"); !says_nothing(sparsity)) {
-        check(sparsity->is_object(), ErrorKind::malformed, "{}: sparsity_config is not an object", where);
+        check(sparsity->is_object(), ErrorKind::malformed, "{}: sparsity_config is {}; an object is needed",
+              where, shown(*sparsity));
         const std::string format = text_at(*sparsity, "format", "?", where + ": sparsity_config");
         check(format == "dense", ErrorKind::unsupported,
-              "{}: sparsity_config has the format {}, which is not supported", where, quote(format));
+              "{}: sparsity_config has the format {}, which is not supported; dense is", where,
+              quote(format));
     }
     const std::string status = text_at(json, "quantization_status", "compressed", where);
     check(status == "compressed", ErrorKind::unsupported,
@@ -256,7 +260,7 @@ void CompressedTensorsConfig::add_group(const std::string& name, const Json& gro
               "{}: only NVFP4 and NVFP4A16 are supported", where);
         return add_targets(name, name == "NVFP4" ? Scheme::nvfp4 : Scheme::nvfp4a16, group);
     }
-    check(group.is_object(), ErrorKind::malformed, "{}: not an object", where);
+    if (!group.is_object()) fail(ErrorKind::malformed, "{}: is {}; an object is needed", where, shown(group));
     const std::string format = text_at(group, "format", outer_format, where);
     check(format == nvfp4_format, ErrorKind::unsupported, "{}: the format {} is not supported; {} is", where,
           quote(format), nvfp4_format);
@@ -275,7 +279,7 @@ void CompressedTensorsConfig::add_group(const std::string& name, const Json& gro
         check(dynamic == nullptr || *dynamic == "local" || *dynamic == false, ErrorKind::unsupported,
               "{}: input_activations have dynamic = {}; only \"local\", with stored input_global_scale, is "
               "supported",
-              where, dynamic == nullptr ? "null" : quote(dynamic->dump()));
+              where, dynamic == nullptr ? "null" : shown(*dynamic));
     }
     add_targets(name, inputs != nullptr ? Scheme::nvfp4 : Scheme::nvfp4a16, *targets);
 }

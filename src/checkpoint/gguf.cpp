@@ -34,6 +34,8 @@ enum ValueType : uint32_t {
 };
 constexpr uint64_t value_bytes[value_types] = {1, 1, 2,  2, 4, 4, 4,
                                                1, 8, 12, 8, 8, 8};  // the least a value takes
+constexpr const char* type_names[value_types] = {
+    "U8", "I8", "U16", "I16", "U32", "I32", "F32", "true or false", "text", "arrays", "U64", "I64", "F64"};
 constexpr int array_depth_limit = 4;
 
 constexpr std::string_view ggml_names[] = {
@@ -108,7 +110,8 @@ class GgufFile::Parser {
 
     void run() {
         const auto magic = take(4, "the magic");
-        rule(std::memcmp(magic.data(), "GGUF", 4) == 0, "does not start with \"GGUF\"; is this a GGUF file?");
+        const std::string_view start(reinterpret_cast<const char*>(magic.data()), magic.size());
+        rule(start == "GGUF", "starts with {}, a GGUF file with \"GGUF\"; is this one?", quote(start));
         const uint32_t version = number<uint32_t>("the version");
         check((version & 0xFFFF) != 0 || version == 0, ErrorKind::unsupported,
               "{}: a big-endian GGUF; only little-endian ones are read", path_);
@@ -116,9 +119,11 @@ class GgufFile::Parser {
               "{}: GGUF version {}; versions 2 and 3 are read", path_, version);
         const uint64_t tensors = number<uint64_t>("the tensor count"),
                        values = number<uint64_t>("the metadata count");
-        rule(values <= left() / (8 + 4 + 1), "{} metadata entries do not fit into {} bytes", values, left());
+        rule(values <= left() / (8 + 4 + 1),
+             "{} metadata entries do not fit into {} bytes; is the file cut off?", values, left());
         for (uint64_t i = 0; i < values; ++i) read_metadata();
-        rule(tensors <= left() / (8 + 4 + 4 + 8), "{} tensors do not fit into {} bytes", tensors, left());
+        rule(tensors <= left() / (8 + 4 + 4 + 8), "{} tensors do not fit into {} bytes; is the file cut off?",
+             tensors, left());
         for (uint64_t i = 0; i < tensors; ++i) read_tensor();
         place_tensors();
     }
@@ -160,7 +165,8 @@ class GgufFile::Parser {
 
     // Steps over `count` values of a type.
     void skip(uint32_t type, uint64_t count, const std::string& key, int depth) {
-        rule(type < value_types, "metadata {} has the unknown value type {}", quote(key), type);
+        rule(type < value_types, "metadata {} has the unknown value type {}; 0 to {} are known", quote(key),
+             type, value_types - 1);
         rule(count <= left() / value_bytes[type],
              "metadata {}: {} values do not fit into the {} bytes left; is the file cut off?", quote(key),
              count, left());
@@ -276,8 +282,8 @@ const GgufFile::Value& GgufFile::find(const std::string& key, bool is_array) con
 }
 
 std::string GgufFile::text_at(const Value& value, size_t& position, const std::string& key) const {
-    check(value.type == ValueType::string, ErrorKind::malformed, "{}: metadata {} does not hold text",
-          file_.path().string(), key);
+    check(value.type == ValueType::string, ErrorKind::malformed, "{}: metadata {} holds {}; text is needed",
+          file_.path().string(), key, type_names[value.type]);
     const uint64_t length = load<uint64_t>(value.bytes.data() + position);
     const auto bytes = value.bytes.subspan(position + sizeof length, length);
     position += sizeof length + length;
@@ -314,8 +320,8 @@ int64_t GgufFile::integer_at(const Value& value, uint64_t index, const std::stri
             return int64_t(number);
         }
         default:
-            fail(ErrorKind::malformed, "{}: metadata {} does not hold whole numbers", file_.path().string(),
-                 key);
+            fail(ErrorKind::malformed, "{}: metadata {} holds {}; whole numbers are needed",
+                 file_.path().string(), key, type_names[value.type]);
     }
 }
 
@@ -337,8 +343,9 @@ double GgufFile::number(const std::string& key) const {
 
 bool GgufFile::flag(const std::string& key) const {
     const Value& value = find(key, false);
-    check(value.type == ValueType::boolean, ErrorKind::malformed, "{}: metadata {} is not a boolean",
-          file_.path().string(), key);
+    check(value.type == ValueType::boolean, ErrorKind::malformed,
+          "{}: metadata {} holds {}; true or false is needed", file_.path().string(), key,
+          type_names[value.type]);
     return value.bytes[0] != 0;
 }
 

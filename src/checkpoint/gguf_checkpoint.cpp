@@ -199,7 +199,8 @@ class GgufCheckpoint final : public Checkpoint {
               "{}: llama.rope.scaling.attn_factor is {}; attention scaled by anything but 1 is not supported",
               where, number("rope.scaling.attn_factor", 1));
         check(integer("expert_count", 0) == 0, ErrorKind::unsupported,
-              "{}: mixtures of experts are not supported", where);
+              "{}: llama.expert_count is {}; mixtures of experts are not supported", where,
+              integer("expert_count", 0));
     }
 
     std::string scaling_type() const {
@@ -349,7 +350,7 @@ class GgufCheckpoint final : public Checkpoint {
         if (gguf_.has("tokenizer.chat_template"))
             companions_.chat_template = gguf_.text("tokenizer.chat_template");
         if (!gguf_.has("tokenizer.ggml.model")) {
-            companions_.tokenizer_problem = path().string() + ": holds no tokenizer";
+            companions_.tokenizer_problem = path().string() + ": holds no tokenizer, which text needs";
             return;
         }
         try {

@@ -42,7 +42,7 @@ CompanionFiles read_companions(const fs::path& folder) {
         files.tokenizer_problem =
             folder.string() +
             (sentencepiece ? ": has tokenizer.model (SentencePiece, not supported) but no tokenizer.json"
-                           : ": has no tokenizer.json");
+                           : ": has no tokenizer.json, which text needs");
     }
     if (!files.chat_template.empty() || files.tokenizer_config.empty()) return files;
     const Json config = parse_json(files.tokenizer_config, folder / "tokenizer_config.json");
@@ -78,7 +78,9 @@ class HfCheckpoint final : public Checkpoint {
   public:
     explicit HfCheckpoint(const fs::path& folder)
         : folder_(folder), config_file_(config_file(folder)), json_(read_json(config_file_)) {
-        check(json_.is_object(), ErrorKind::malformed, "{}: not a JSON object", config_file_.string());
+        if (!json_.is_object())
+            fail(ErrorKind::malformed, "{}: is {}; a JSON object is needed", config_file_.string(),
+                 shown(json_));
         std::optional<CompressedTensorsConfig> quantization;
         for (const char* key : {"quantization_config", "compression_config"}) {
             if (const auto found = json_.find(key);

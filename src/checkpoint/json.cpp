@@ -34,8 +34,8 @@ class Builder : public nlohmann::json_sax<Json> {
         for (const auto& [name, value] : open_.back()->get_ref<const Json::object_t&>()) keys.push_back(name);
         std::sort(keys.begin(), keys.end());
         const auto twice = std::adjacent_find(keys.begin(), keys.end());
-        check(twice == keys.end(), ErrorKind::malformed, "{}: an object has the key {} twice", file_.string(),
-              twice == keys.end() ? "" : quote(*twice));
+        check(twice == keys.end(), ErrorKind::malformed, "{}: a JSON object has the key {} twice",
+              file_.string(), twice == keys.end() ? "" : quote(*twice));
         open_.pop_back();
         return true;
     }
@@ -114,11 +114,18 @@ bool is_there(const std::filesystem::path& path) {
     return std::filesystem::exists(path, ignored);
 }
 
+constexpr size_t shown_limit = 200;
+
+std::string shown(const Json& value) {
+    std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+    if (text.size() > shown_limit) text.replace(shown_limit, text.npos, "...");
+    return text;
+}
+
 std::string quote(std::string_view name) {
-    constexpr size_t limit = 200;
-    const std::string shown(name.substr(0, limit));
-    return Json(shown).dump(-1, ' ', true, Json::error_handler_t::replace) +
-           (name.size() > limit ? "..." : "");
+    return Json(std::string(name.substr(0, shown_limit)))
+               .dump(-1, ' ', true, Json::error_handler_t::replace) +
+           (name.size() > shown_limit ? "..." : "");
 }
 
 }  // namespace halfbyte::checkpoint

@@ -25,7 +25,11 @@ std::string read_text(const std::filesystem::path& file, uint64_t limit = 256u <
 // False also where the question itself fails (a name that is too long, no permission).
 bool is_there(const std::filesystem::path& path);
 
-// A name out of a file, for a message: in quotes, control and non-ASCII characters escaped, shortened.
+// A value out of a file, for a message: as JSON in one line, control and non-ASCII characters escaped,
+// shortened.
+std::string shown(const Json& value);
+
+// The same of a name.
 std::string quote(std::string_view name);
 
 }  // namespace halfbyte::checkpoint

@@ -15,7 +15,8 @@ namespace {
 class Fields {
   public:
     Fields(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
-        check(json.is_object(), ErrorKind::malformed, "{}: not a JSON object", where_);
+        if (!json.is_object())
+            fail(ErrorKind::malformed, "{}: is {}; a JSON object is needed", where_, shown(json));
     }
     const std::string& where() const { return where_; }
 
@@ -34,19 +35,19 @@ class Fields {
         need(value, key);
         check(value->is_number() && value->get<double>() >= low && value->get<double>() <= high,
               ErrorKind::malformed, "{}: {} is {}; a number from {} to {} is needed", where_, key,
-              quote(value->dump()), low, high);
+              shown(*value), low, high);
         return value->get<double>();
     }
     bool flag(const char* key, bool otherwise) const {
         const Json* value = find(key);
         check(value == nullptr || value->is_boolean(), ErrorKind::malformed,
-              "{}: {} is neither true nor false", where_, key);
+              "{}: {} is {}; true or false is needed", where_, key, value == nullptr ? "" : shown(*value));
         return value == nullptr ? otherwise : value->get<bool>();
     }
     std::string text(const char* key, const char* otherwise) const {
         const Json* value = find(key);
-        check(value == nullptr || value->is_string(), ErrorKind::malformed, "{}: {} is not a text", where_,
-              key);
+        check(value == nullptr || value->is_string(), ErrorKind::malformed, "{}: {} is {}; a text is needed",
+              where_, key, value == nullptr ? "" : shown(*value));
         return value == nullptr ? otherwise : value->get<std::string>();
     }
     // A token id or a list of them.
@@ -70,7 +71,7 @@ class Fields {
                           (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t(high)) &&
                           value.get<int64_t>() >= low && value.get<int64_t>() <= high;
         check(fits, ErrorKind::malformed, "{}: {} is {}; a whole number from {} to {} is needed", where_, key,
-              quote(value.dump()), low, high);
+              shown(value), low, high);
         return value.get<int64_t>();
     }
 

@@ -39,7 +39,10 @@ DType dtype_of(const std::string& spelling, const std::string& where) {
         check(spelling != other, ErrorKind::unsupported, "{}: the dtype {} is not read by this version",
               where, other);
     }
-    fail(ErrorKind::malformed, "{}: unknown dtype {}", where, quote(spelling));
+    std::string known;
+    for (int i = 0; i <= int(DType::f8_e5m2); ++i)
+        known += (i == 0 ? "" : ", ") + std::string(name_of(DType(i)));
+    fail(ErrorKind::malformed, "{}: unknown dtype {}; known are {}", where, quote(spelling), known);
 }
 
 // Elements times bytes each, or nothing when that leaves int64.
@@ -97,7 +100,7 @@ std::vector<uint64_t> unsigned_list(const Json& json, const char* key, const std
     for (const Json& value : *found) {
         if (!value.is_number_unsigned()) {
             fail(ErrorKind::malformed, "{}: {} holds {}; whole numbers of at least 0 are needed", where, key,
-                 quote(value.dump()));
+                 shown(value));
         }
         values.push_back(value.get<uint64_t>());
     }
@@ -108,7 +111,8 @@ std::vector<uint64_t> unsigned_list(const Json& json, const char* key, const std
 TensorView read_entry(const std::string& name, const Json& json, std::span<const uint8_t> data,
                       const MappedFile& file) {
     const std::string where = fmt::format("{}: tensor {}", file.path().string(), quote(name));
-    rule(json.is_object(), "{}: its header entry is not an object", where);
+    if (!json.is_object())
+        fail(ErrorKind::malformed, "{}: its header entry is {}; an object is needed", where, shown(json));
     const auto dtype = json.find("dtype");
     rule(dtype != json.end() && dtype->is_string(), "{}: needs a text \"dtype\"", where);
 
@@ -233,9 +237,11 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path) {
             tensors_.emplace(name, read_entry(name, entry, data, file_));
             continue;
         }
-        rule(entry.is_object(), "{}: __metadata__ is not an object", where);
+        if (!entry.is_object())
+            fail(ErrorKind::malformed, "{}: __metadata__ is {}; an object is needed", where, shown(entry));
         for (const auto& [key, value] : entry.items()) {
-            rule(value.is_string(), "{}: __metadata__ {} is not a text", where, quote(key));
+            rule(value.is_string(), "{}: __metadata__ {} is {}; a text is needed", where, quote(key),
+                 shown(value));
             metadata_.emplace(key, value.get<std::string>());
         }
     }
@@ -269,8 +275,9 @@ SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : folder_(folder) {
             fail(ErrorKind::failure, "{}: holds {}, but {} is missing; is the download complete?",
                  folder.string(), quote(name), index_name);
         }
-        check(single, ErrorKind::failure, "{}: has neither {} nor {}", folder.string(), single_name,
-              index_name);
+        check(single, ErrorKind::failure,
+              "{}: has neither {} nor {}; weights in other files (pytorch_model.bin) are not read",
+              folder.string(), single_name, index_name);
         files_.push_back(std::make_unique<SafetensorsFile>(folder / single_name));
         tensors_ = files_.back()->tensors();
         return;
@@ -284,7 +291,8 @@ SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : folder_(folder) {
     std::map<std::string, std::string> shard_of;
     std::set<std::string> shards;
     for (const auto& [tensor, shard] : map->items()) {
-        rule(shard.is_string(), "{}: the shard of {} is not a text", where, quote(tensor));
+        rule(shard.is_string(), "{}: the shard of {} is {}; a file's name is needed", where, quote(tensor),
+             shown(shard));
         const auto& name = shard.get_ref<const std::string&>();
         rule(name.ends_with(".safetensors") && name.find('/') == name.npos && name.find("..") == name.npos &&
                  name.find('\0') == name.npos,

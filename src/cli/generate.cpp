@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
 #include "cli/command.h"
 #include "cli/model_files.h"
@@ -63,7 +65,7 @@ int run(Options options) {
     const Prompt prompt = make_prompt(options, *source, tokenizer);
     const int64_t room = source->config().max_positions - int64_t(prompt.tokens.size());
     if (!options.max_tokens_given) options.max_tokens = std::clamp<int64_t>(room, 1, options.max_tokens);
-    model::check_prompt(source->config(), int64_t(prompt.tokens.size()), options.max_tokens);
+    model::check_prompt(source->path(), source->config(), int64_t(prompt.tokens.size()), options.max_tokens);
     const auto context = make_context(options.common);
     const Progress progress = make_progress(options.common);
     const auto decoder = model::load_decoder(*context, *source, model::Arithmetic::kernel, progress);
@@ -104,6 +106,19 @@ int run(Options options) {
     return 0;
 }
 
+// A check of an option. CLI11's own takes -1 and what is too large for the largest number.
+template <typename Number>
+auto number(const char* needed, bool (*fits)(Number)) {
+    return [=](const std::string& text) {
+        Number value{};
+        const char* const end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, value);
+        return error == std::errc() && rest == end && fits(value)
+                   ? std::string()
+                   : fmt::format("{} is given; needed is {}", text, needed);
+    };
+}
+
 }  // namespace
 
 Command add_generate(CLI::App& program) {
@@ -136,19 +151,20 @@ Command add_generate(CLI::App& program) {
             "default that of the template, so that the text is the same every day")
         ->needs(chat);
     command->add_option("--temp", options->sampler.temperature, "Temperature; 0 takes the most likely token")
+        ->check(
+            number<double>("a number >= 0", [](double value) { return std::isfinite(value) && value >= 0; }))
         ->capture_default_str();
     command->add_option("--top-k", options->sampler.top_k, "Sample among the k most likely tokens; 0: all")
+        ->check(number<int32_t>("a whole number >= 0", [](int32_t value) { return value >= 0; }))
         ->capture_default_str();
     command
         ->add_option("--top-p", options->sampler.top_p,
                      "Sample among the fewest tokens of this total probability")
+        ->check(number<double>("a number in (0, 1]", [](double value) { return value > 0 && value <= 1; }))
         ->capture_default_str();
-    // CLI11 takes -1 for the largest number.
     command->add_option("--seed", options->sampler.seed, "Seed of the sampling")
-        ->check([](const std::string& text) {
-            return text.starts_with('-') ? "Value " + text + " not in range 0 to 18446744073709551615"
-                                         : std::string();
-        })
+        ->check(
+            number<uint64_t>("a whole number from 0 to 18446744073709551615", [](uint64_t) { return true; }))
         ->capture_default_str();
     command->add_flag("--ignore-eos", options->ignore_eos, "Go on after an end token");
     return {command, [options, count] {

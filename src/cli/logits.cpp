@@ -27,10 +27,10 @@ std::vector<int32_t> parse_tokens(const std::string& text) {
     const char *next = text.data(), *const end = next + text.size();
     for (bool more = true; more; next++) {
         const auto [rest, error] = std::from_chars(next, end, tokens.emplace_back());
-        check(error == std::errc() && tokens.back() >= 0 && (rest == end || *rest == ','), ErrorKind::usage,
-              "--tokens {}: what begins at character {} is not a token id; needed are whole numbers "
-              "separated by commas",
-              text, next - text.data() + 1);
+        check(
+            error == std::errc() && tokens.back() >= 0 && (rest == end || *rest == ','), ErrorKind::usage,
+            "--tokens: '{}' at character {} is not a token id; needed are whole numbers separated by commas",
+            std::string(next, std::find(next, end, ',')), next - text.data() + 1);
         more = rest != end;
         next = rest;
     }
@@ -55,6 +55,8 @@ int run(const Options& options) {
     for (const int32_t token : tokens)
         check(token < vocab || vocab == 0, ErrorKind::usage,
               "--tokens: {} is given; ids from 0 to {} are possible", token, vocab - 1);
+    check(count <= source->config().max_positions || vocab == 0, ErrorKind::usage,
+          "--tokens: {} are given, the model's context has {}", count, source->config().max_positions);
     check_free_space(options.output, uint64_t(count * vocab) * sizeof(float) + 4096);
     const auto decoder = model::load_decoder(*context, *source, arithmetic, progress);
     model::KvCache cache = decoder->make_cache(count);

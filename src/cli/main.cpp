@@ -49,6 +49,10 @@ int run(int argc, char** argv) {
         const auto subcommands = program.get_subcommands();
         std::string command, text = error.what();
         if (!subcommands.empty()) command = subcommands.front()->get_name() + " ";
+        if (error.get_name() == "ArgumentMismatch")  // "--prompt: At Most 1 required but received 2"
+            text = text.substr(0, text.find(':')) + (text.find("At Most") != text.npos
+                                                         ? " is given more than once; it takes one value"
+                                                         : " is given without its value");
         if (const auto rest = program.remaining(); subcommands.empty() && !rest.empty())
             text = fmt::format("'{}' is not a command; {}", rest.front(), command_names(added));
         else if (subcommands.empty())

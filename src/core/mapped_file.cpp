@@ -34,7 +34,8 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
     void* data = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0) : nullptr;
     const int error = errno;
     ::close(file);
-    check(regular, ErrorKind::failure, "{}: is not a regular file", path.string());
+    check(!S_ISDIR(status_.st_mode), ErrorKind::failure, "{}: is a folder; a file is needed", path.string());
+    check(regular, ErrorKind::failure, "{}: is not a regular file, which is needed", path.string());
     check(data != MAP_FAILED, ErrorKind::failure, "{}: cannot be mapped: {}", path.string(),
           std::strerror(error));
     data_ = static_cast<const uint8_t*>(data);

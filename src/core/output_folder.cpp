@@ -45,8 +45,8 @@ void OutputFolder::check_place(const fs::path& given, bool force) {
     std::error_code error;
     const bool taken = is_taken(place);
     check(!taken || force, ErrorKind::usage, "{}: exists already; --force replaces it", place.string());
-    check(!taken || fs::is_directory(place, error), ErrorKind::usage, "{}: exists and is not a folder",
-          place.string());
+    check(!taken || fs::is_directory(place, error), ErrorKind::usage,
+          "{}: exists and is not a folder; give the name of a folder", place.string());
     check_parent(place);
 }
 

@@ -129,8 +129,11 @@ bool is_taken(const fs::path& place) {
 void check_parent(const fs::path& place) {
     const fs::path parent = parent_of(place);
     std::error_code error;
-    check(fs::is_directory(parent, error), ErrorKind::failure, "{}: the folder {} does not exist",
-          place.string(), parent.string());
+    const fs::file_type type = fs::status(parent, error).type();
+    check(type == fs::file_type::directory, ErrorKind::failure, "{}: {}", place.string(),
+          type == fs::file_type::not_found
+              ? fmt::format("the folder {} does not exist; make it first", parent.string())
+              : fmt::format("{} is not a folder", parent.string()));
     const bool writable = ::access(parent.c_str(), W_OK | X_OK) == 0;
     check(writable, ErrorKind::failure, "{}: nothing can be made in {}: {}", place.string(), parent.string(),
           std::strerror(errno));

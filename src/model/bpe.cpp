@@ -13,6 +13,7 @@ namespace {
 
 using checkpoint::Json;
 using checkpoint::quote;
+using checkpoint::shown;
 
 // GPT-2's table: a printable Latin-1 character stands for itself, the other 68 bytes for U+0100 onwards.
 constexpr bool stands_for_itself(uint32_t byte) {
@@ -44,7 +45,7 @@ std::pair<std::string, std::string> merge_parts(const Json& merge, size_t index,
             return {text.substr(0, space), text.substr(space + 1)};
     }
     fail(ErrorKind::malformed, "{}: merge {} is {}; needed are two tokens, [\"a\", \"b\"] or \"a b\"", file,
-         index, quote(merge.dump()));
+         index, shown(merge));
 }
 
 }  // namespace
@@ -72,12 +73,11 @@ Bpe::Bpe(const Json& model, const std::string& file) {
         const Json* affix = fields.find(key);
         check(!affix || (affix->is_string() && affix->get_ref<const std::string&>().empty()),
               ErrorKind::unsupported, "{}: model.{} is {}; only an empty one is supported", file, key,
-              affix ? quote(affix->dump()) : "");
+              affix ? shown(*affix) : "");
     }
     const Json* dropout = fields.find("dropout");
     check(!dropout || (dropout->is_number() && dropout->get<double>() == 0), ErrorKind::unsupported,
-          "{}: model.dropout is {}; only null or 0 is supported", file,
-          dropout ? quote(dropout->dump()) : "");
+          "{}: model.dropout is {}; only null or 0 is supported", file, dropout ? shown(*dropout) : "");
     ignore_merges_ = fields.flag("ignore_merges", false);
     fuse_unknown_ = fields.flag("fuse_unk", false);
 

@@ -39,6 +39,7 @@ class Decoder {
   public:
     virtual ~Decoder() = default;
     virtual const checkpoint::ModelConfig& config() const = 0;
+    virtual const std::filesystem::path& path() const = 0;  // of the checkpoint, for messages
 
     // For `capacity` positions; Error (usage) beyond the model's context.
     virtual KvCache make_cache(int64_t capacity) const = 0;

@@ -123,11 +123,11 @@ std::vector<PerplexityResult> perplexity(const Context& context, const std::vect
                     }
                 });
                 for (int64_t row = 0; row < rows; row++)
-                    check(std::isfinite(run.norms[size_t(row)]), ErrorKind::failure,
-                          "perplexity: NaN or infinite logits in window {} at position {}: the model or its "
-                          "scales are "
-                          "broken",
-                          window, begin + row);
+                    check(
+                        std::isfinite(run.norms[size_t(row)]), ErrorKind::failure,
+                        "{}: NaN or infinite logits in window {} at position {}: the model or its scales are "
+                        "broken",
+                        run.decoder->path().string(), window, begin + row);
                 for (int64_t row = from; row < to; row++) {
                     const int32_t next = tokens[size_t(begin + row + 1)];
                     run.nll.push_back(run.norms[size_t(row)] -

@@ -24,7 +24,8 @@ struct GenerateResult {
 
 // Error (usage): an empty prompt, or prompt and max_tokens beyond the model's context, with the numbers. An
 // architecture that is known by name only is not asked for its context.
-void check_prompt(const checkpoint::ModelConfig& config, int64_t prompt_tokens, int64_t max_tokens);
+void check_prompt(const std::filesystem::path& model, const checkpoint::ModelConfig& config,
+                  int64_t prompt_tokens, int64_t max_tokens);
 
 // Error (usage): that of check_prompt.
 // token() sees each token as it is chosen and may throw to stop.

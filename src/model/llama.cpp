@@ -33,7 +33,8 @@ ConstMatrix constant(const Matrix& m) {
 class Llama : public Decoder {
   public:
     Llama(const Context& context, const Checkpoint& source, Arithmetic arithmetic, const Progress& progress)
-        : config_(source.config()),
+        : path_(source.path()),
+          config_(source.config()),
           embedding_(source, "model.embed_tokens.weight"),
           final_norm_(source, "model.norm.weight") {
         for (int64_t i = 0; i < config_.layers; i++) {
@@ -53,9 +54,10 @@ class Llama : public Decoder {
     }
 
     const ModelConfig& config() const override { return config_; }
+    const std::filesystem::path& path() const override { return path_; }
 
     KvCache make_cache(int64_t capacity) const override {
-        check_positions(config_, capacity);
+        check_positions(config_, capacity, path_.string());
         return KvCache(config_.layers, config_.kv_heads * config_.head_dim, capacity);
     }
 
@@ -176,6 +178,7 @@ class Llama : public Decoder {
                               cos_.data(), sin_.data());
     }
 
+    const std::filesystem::path path_;
     const ModelConfig config_;
     DenseWeight embedding_, final_norm_;
     std::vector<Layer> layers_;

@@ -14,6 +14,7 @@ namespace {
 
 using checkpoint::Json;
 using checkpoint::quote;
+using checkpoint::shown;
 
 // Far more than any that tokenizers have.
 constexpr size_t steps_limit = 64;
@@ -58,7 +59,7 @@ void Normalizer::add(const Json& json, const std::string& file) {
         const JsonObject pattern = fields.child("pattern");
         check(pattern.find("String") && !pattern.text("String").empty(), ErrorKind::unsupported,
               "{}: normalizer Replace has the pattern {}; only a string is supported", file,
-              quote(fields.at("pattern").dump()));
+              shown(fields.at("pattern")));
         steps_.push_back(Replace{pattern.text("String"), fields.text("content")});
     } else {
         fail(ErrorKind::unsupported,

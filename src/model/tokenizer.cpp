@@ -16,6 +16,7 @@ namespace {
 
 using checkpoint::Json;
 using checkpoint::quote;
+using checkpoint::shown;
 
 const Json& bpe_model(const JsonObject& root) {
     const JsonObject model = root.child("model");
@@ -139,7 +140,7 @@ bool check_decoder(const Json& json, const std::string& file) {
     if (type == "Replace") {  // U+2581 spells no byte, so that this one changes nothing
         const JsonObject pattern = fields.child("pattern");
         check(pattern.find("String") && pattern.text("String") == "\u2581", ErrorKind::unsupported,
-              "{}: decoder Replace of {} is not supported", file, quote(fields.at("pattern").dump()));
+              "{}: decoder Replace of {} is not supported", file, shown(fields.at("pattern")));
         return false;
     }
     check(type == "ByteLevel" || type == "Fuse", ErrorKind::unsupported,

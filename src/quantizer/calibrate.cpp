@@ -15,9 +15,10 @@ Calibration calibrate(const Context& context, const model::Decoder& decoder, std
     const auto observe = [&](const std::string& module, const float* x, int64_t rows, int64_t k) {
         float& amax = calibration.input_amax[module];
         for (int64_t i = 0; i < rows * k; i++) {
-            check(std::isfinite(x[i]), ErrorKind::failure,
-                  "calibration: the input of {} is not finite at token {}: the source model is broken",
-                  module, calibration.tokens + i / k);
+            if (!std::isfinite(x[i]))
+                fail(ErrorKind::failure,
+                     "{}: the input of {} is not finite at token {} of the calibration: the model is broken",
+                     decoder.path().string(), module, calibration.tokens + i / k);
             amax = std::max(amax, std::fabs(x[i]));
         }
     };

@@ -80,16 +80,16 @@ TEST(GgufFile, ReadsMetadataOfEveryType) {
             expect_error(ErrorKind::malformed, part, action);
         };
         malformed("key absent is missing", [&] { gguf.text("absent"); });
-        malformed("u8 does not hold text", [&] { gguf.text("u8"); });
+        malformed("u8 holds U8; text is needed", [&] { gguf.text("u8"); });
         malformed("words is an array", [&] { gguf.text("words"); });
         malformed("text is no array", [&] { gguf.texts("text"); });
-        malformed("numbers does not hold text", [&] { gguf.texts("numbers"); });
-        malformed("words does not hold whole", [&] { gguf.integers("words"); });
-        malformed("nested does not hold", [&] { gguf.integers("nested"); });
-        malformed("f32 does not hold whole", [&] { gguf.integer("f32"); });
+        malformed("numbers holds I32; text is needed", [&] { gguf.texts("numbers"); });
+        malformed("words holds text; whole numbers are needed", [&] { gguf.integers("words"); });
+        malformed("nested holds arrays; whole numbers", [&] { gguf.integers("nested"); });
+        malformed("f32 holds F32; whole numbers", [&] { gguf.integer("f32"); });
         malformed("huge: 18446744073709551615 is too large", [&] { gguf.integer("huge"); });
-        malformed("u8 is not a boolean", [&] { gguf.flag("u8"); });
-        malformed("text does not hold", [&] { gguf.number("text"); });
+        malformed("u8 holds U8; true or false is needed", [&] { gguf.flag("u8"); });
+        malformed("text holds text; whole numbers", [&] { gguf.number("text"); });
         malformed("not valid UTF-8", [&] { gguf.text("bad"); });
         malformed("not valid UTF-8", [&] { gguf.texts("worse"); });
     }
@@ -150,7 +150,7 @@ TEST(GgufFile, RefusesEveryBrokenRule) {
     using B = GgufBuilder;
 
     refused("", "the magic at byte 0 needs 4 bytes");
-    refused("GGML" + std::string(40, '\0'), "does not start with \"GGUF\"");
+    refused("GGML" + std::string(40, '\0'), "starts with \"GGML\", a GGUF file with \"GGUF\"");
     refused(B{.version = 0}.build(), "version 0");
     refused(B{.version = 1}.build(), "version 1; versions 2 and 3", unsupported);
     refused(B{.version = 4}.build(), "version 4; versions 2 and 3", unsupported);
@@ -227,7 +227,8 @@ TEST(GgufFile, RefusesEveryBrokenRule) {
         refused(B().u32("general.alignment", alignment).tensor("t", {1}, f32, "aaaa").build(),
                 "a power of two");
     }
-    refused(B().text("general.alignment", "32").build(), "general.alignment does not hold whole numbers");
+    refused(B().text("general.alignment", "32").build(),
+            "general.alignment holds text; whole numbers are needed");
 }
 
 TEST(GgufFile, AClaimOf1e18ElementsTakesNoMemory) {

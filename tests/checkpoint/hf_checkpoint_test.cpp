@@ -135,11 +135,11 @@ TEST(HfCheckpoint, RefusesImplausibleConfigs) {
     };
     for (const char* key :
          {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}) {
-        refused(with(key, 0), std::string(key) + " is \"0\"");
-        refused(with(key, -1), std::string(key) + " is \"-1\"");
-        refused(with(key, 2.5), std::string(key) + " is \"2.5\"");
+        refused(with(key, 0), std::string(key) + " is 0;");
+        refused(with(key, -1), std::string(key) + " is -1;");
+        refused(with(key, 2.5), std::string(key) + " is 2.5;");
         refused(with(key, "4"), std::string(key) + " is ");
-        refused(with(key, ~uint64_t(0)), std::string(key) + " is \"18446744073709551615\"");
+        refused(with(key, ~uint64_t(0)), std::string(key) + " is 18446744073709551615;");
         refused(with(key, nullptr), std::string(key) + " is missing");
     }
     refused(with("num_key_value_heads", 3), "is not a multiple of num_key_value_heads 3");
@@ -147,7 +147,7 @@ TEST(HfCheckpoint, RefusesImplausibleConfigs) {
     refused(with("head_dim", 7), "head_dim 7 is odd");
     refused(with("rms_norm_eps", -1.0), "rms_norm_eps");
     refused(with("rope_theta", 0), "rope_theta");
-    refused(with("tie_word_embeddings", 1), "neither true nor false");
+    refused(with("tie_word_embeddings", 1), "is 1; true or false is needed");
     refused(with("eos_token_id", -1), "eos_token_id");
     refused(with("eos_token_id", {1, "x"}), "eos_token_id");
     refused(with("architectures", nullptr), "architectures");
@@ -157,7 +157,7 @@ TEST(HfCheckpoint, RefusesImplausibleConfigs) {
     refused(with("hidden_act", "gelu"), "hidden_act \"gelu\"", ErrorKind::unsupported);
     refused(with("rope_parameters", {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor",
             ErrorKind::unsupported);
-    refused(with("rope_scaling", "llama3"), "not a JSON object");
+    refused(with("rope_scaling", "llama3"), "is \"llama3\"; a JSON object is needed");
 }
 
 static const Json llama3 = {{"rope_type", "llama3"},
@@ -282,7 +282,7 @@ TEST(HfCheckpoint, SaysWhatIsNotThere) {
     expect_error(ErrorKind::malformed, "config.json: not valid JSON",
                  [&] { open_checkpoint(folder.path()); });
     write_file(folder / "config.json", "[]");
-    expect_error(ErrorKind::malformed, "config.json: not a JSON object",
+    expect_error(ErrorKind::malformed, "config.json: is []; a JSON object is needed",
                  [&] { open_checkpoint(folder.path()); });
 }
 
@@ -458,14 +458,14 @@ TEST(CompressedTensors, RefusesOtherDialectsByName) {
     unsupported("the format \"mixed-precision\"",
                 [&](Json& q) { q["format"] = "mixed-precision", group(q).erase("format"); });
     unsupported("only NVFP4 and NVFP4A16", [](Json& q) { q["config_groups"] = {{"MXFP4", {"Linear"}}}; });
-    unsupported("weights has num_bits = \"8\"", [&](Json& q) { group(q)["weights"]["num_bits"] = 8; });
-    unsupported("weights has type = \"\\\"int\\\"\"", [&](Json& q) { group(q)["weights"]["type"] = "int"; });
-    unsupported("weights has group_size = \"32\"", [&](Json& q) { group(q)["weights"]["group_size"] = 32; });
+    unsupported("weights has num_bits = 8;", [&](Json& q) { group(q)["weights"]["num_bits"] = 8; });
+    unsupported("weights has type = \"int\"", [&](Json& q) { group(q)["weights"]["type"] = "int"; });
+    unsupported("weights has group_size = 32;", [&](Json& q) { group(q)["weights"]["group_size"] = 32; });
     unsupported("weights has group_size = null", [&](Json& q) { group(q)["weights"].erase("group_size"); });
     unsupported("weights has symmetric", [&](Json& q) { group(q)["weights"]["symmetric"] = false; });
-    unsupported("input_activations has num_bits = \"8\"",
+    unsupported("input_activations has num_bits = 8;",
                 [&](Json& q) { group(q)["input_activations"]["num_bits"] = 8; });
-    unsupported("dynamic = \"true\"", [&](Json& q) { group(q)["input_activations"]["dynamic"] = true; });
+    unsupported("dynamic = true;", [&](Json& q) { group(q)["input_activations"]["dynamic"] = true; });
     unsupported("output_activations", [&](Json& q) { group(q)["output_activations"] = Json::object(); });
 
     TinyModel model = TinyModel::dense();
@@ -484,15 +484,15 @@ TEST(CompressedTensors, RefusesBrokenConfigs) {
         refused(model, part);
     };
     const auto group = [](Json& q) -> Json& { return q["config_groups"]["group_0"]; };
-    broken("not an object", [](Json& q) { q = 3; });
-    broken("quant_method is not a text", [](Json& q) { q["quant_method"] = 3; });
+    broken("is 3; an object is needed", [](Json& q) { q = 3; });
+    broken("quant_method is 3; a text is needed", [](Json& q) { q["quant_method"] = 3; });
     broken("needs an object config_groups", [](Json& q) { q.erase("config_groups"); });
     broken("needs an object config_groups", [](Json& q) { q["config_groups"] = Json::object(); });
-    broken("group \"group_0\": not an object", [&](Json& q) { group(q) = 3; });
+    broken("group \"group_0\": is 3; an object is needed", [&](Json& q) { group(q) = 3; });
     broken("needs weights", [&](Json& q) { group(q)["weights"] = nullptr; });
     broken("needs targets", [&](Json& q) { group(q).erase("targets"); });
-    broken("targets: not a list", [&](Json& q) { group(q)["targets"] = 3; });
-    broken("targets: holds \"3\"", [&](Json& q) { group(q)["targets"] = {3}; });
+    broken("targets: is 3; a list of texts is needed", [&](Json& q) { group(q)["targets"] = 3; });
+    broken("targets: holds 3; texts are needed", [&](Json& q) { group(q)["targets"] = {3}; });
     broken("ignore: holds", [](Json& q) { q["ignore"] = {nullptr}; });
     broken("no regular expression", [&](Json& q) { group(q)["targets"] = {"re:("}; });
     broken("no regular expression", [](Json& q) { q["ignore"] = {"re:*"}; });
@@ -592,7 +592,7 @@ TEST(CompressedTensors, ChecksEveryTensorOfAModule) {
         set("global scale 0", {DType::f32, {}, bytes_of(0.0f)});
         set("global scale -0", {DType::f32, {}, bytes_of(-0.0f)});
         set("global scale -936", {DType::f32, {1}, bytes_of(-936.0f)});
-        set("its reciprocal overflows", {DType::f32, {1}, bytes_of(1e-40f)});
+        set("Its reciprocal overflows", {DType::f32, {1}, bytes_of(1e-40f)});
         set("global scale inf", {DType::f16, {1}, bytes_of(uint16_t(0x7C00))});
         set("is one number, [1] or []", {DType::f32, {2}, bytes_of(std::vector<float>{1, 1})});
         set("is one number, [1] or []", {DType::f32, {0}, ""});

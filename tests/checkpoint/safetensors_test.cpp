@@ -81,9 +81,9 @@ TEST(SafetensorsFile, RefusesEveryBrokenRule) {
             "the key \"x\" twice");
     refused(safetensors(R"({"x":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "a"),
             "twice");
-    refused(safetensors(R"({"__metadata__":[]})"), "__metadata__ is not an object");
-    refused(safetensors(R"({"__metadata__":{"a":1}})"), "__metadata__ \"a\" is not a text");
-    refused(safetensors(R"({"x":3})"), "not an object");
+    refused(safetensors(R"({"__metadata__":[]})"), "__metadata__ is []; an object is needed");
+    refused(safetensors(R"({"__metadata__":{"a":1}})"), "__metadata__ \"a\" is 1; a text is needed");
+    refused(safetensors(R"({"x":3})"), "its header entry is 3; an object is needed");
     // dtype and shape.
     refused(safetensors(R"({"x":{"shape":[1],"data_offsets":[0,1]}})", "a"), "\"dtype\"");
     refused(safetensors(entry("8", "[1]", "[0,1]"), "a"), "\"dtype\"");
@@ -91,8 +91,8 @@ TEST(SafetensorsFile, RefusesEveryBrokenRule) {
     refused(safetensors(entry("\"u8\"", "[1]", "[0,1]"), "a"), "unknown dtype \"u8\"");
     refused(safetensors(R"({"x":{"dtype":"U8","data_offsets":[0,1]}})", "a"), "needs a list \"shape\"");
     refused(safetensors(entry("\"U8\"", "1", "[0,1]"), "a"), "needs a list \"shape\"");
-    refused(safetensors(entry("\"U8\"", "[-1]", "[0,1]"), "a"), "shape holds \"-1\"");
-    refused(safetensors(entry("\"U8\"", "[1.0]", "[0,1]"), "a"), "shape holds \"1.0\"");
+    refused(safetensors(entry("\"U8\"", "[-1]", "[0,1]"), "a"), "shape holds -1;");
+    refused(safetensors(entry("\"U8\"", "[1.0]", "[0,1]"), "a"), "shape holds 1.0;");
     refused(safetensors(entry("\"U8\"", "[true]", "[0,1]"), "a"), "shape holds");
     refused(safetensors(entry("\"U8\"", "[18446744073709551615]", "[0,1]"), "a"), "too large");
     refused(safetensors(entry("\"U8\"", "[99999999999999999999999]", "[0,1]"), "a"), "shape holds");
@@ -104,7 +104,7 @@ TEST(SafetensorsFile, RefusesEveryBrokenRule) {
     refused(safetensors(R"({"x":{"dtype":"U8","shape":[1]}})", "a"), "needs a list \"data_offsets\"");
     refused(safetensors(entry("\"U8\"", "[1]", "[0]"), "a"), "begin and end");
     refused(safetensors(entry("\"U8\"", "[1]", "[0,1,2]"), "a"), "begin and end");
-    refused(safetensors(entry("\"U8\"", "[1]", "[-1,0]"), "a"), "data_offsets holds \"-1\"");
+    refused(safetensors(entry("\"U8\"", "[1]", "[-1,0]"), "a"), "data_offsets holds -1;");
     refused(safetensors(entry("\"U8\"", "[1]", "[0.0,1.0]"), "a"), "data_offsets holds");
     refused(safetensors(entry("\"U8\"", "[1]", "[1,0]"), "a"), "leave the 1 bytes");
     refused(safetensors(entry("\"U8\"", "[2]", "[0,2]"), "a"), "leave the 1 bytes");
@@ -222,7 +222,7 @@ TEST(SafetensorsFolder, ChecksTheIndexAgainstTheShards) {
     refused("[]", "weight_map");
     refused("{}", "weight_map");
     refused(R"({"weight_map":{}})", "lists no tensor");
-    refused(R"({"weight_map":{"a":1}})", "not a text");
+    refused(R"({"weight_map":{"a":1}})", "the shard of \"a\" is 1; a file's name is needed");
     refused(R"({"weight_map":{"a":"m-9.safetensors"}})",
             "the shard \"m-9.safetensors\" is listed, but missing");
     refused(R"({"weight_map":{"a":"m-9.safetensors","b":"m-8.safetensors","c":"m-7.safetensors"}})",

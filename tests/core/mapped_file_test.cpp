@@ -97,7 +97,7 @@ TEST(MappedFile, AMissingFileIsNamed) {
 
 TEST(MappedFile, AFolderIsRefused) {
     const TemporaryFolder folder;
-    EXPECT_TRUE(test::throws(ErrorKind::failure, folder.path().string() + ": is not a regular file",
+    EXPECT_TRUE(test::throws(ErrorKind::failure, folder.path().string() + ": is a folder; a file is needed",
                              [&] { MappedFile file(folder.path()); }));
 }
 

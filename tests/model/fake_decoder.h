@@ -17,6 +17,7 @@ class FakeDecoder : public model::Decoder {
         config_.max_positions = max_positions;
     }
     const checkpoint::ModelConfig& config() const override { return config_; }
+    const std::filesystem::path& path() const override { return path_; }
     model::KvCache make_cache(int64_t capacity) const override { return model::KvCache(1, 1, capacity); }
     void forward(const Context&, model::KvCache& cache, std::span<const int32_t> tokens, int64_t wanted,
                  float* logits, const model::InputObserver&) const override {
@@ -28,6 +29,7 @@ class FakeDecoder : public model::Decoder {
     }
 
   private:
+    const std::filesystem::path path_ = "fake";
     checkpoint::ModelConfig config_;
     Logits logits_;
 };

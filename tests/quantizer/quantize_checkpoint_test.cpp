@@ -169,7 +169,7 @@ TEST(QuantizeCheckpoint, TensorsLargerThanAPieceAreWhole) {
                                 last = done;
                                 total = all;
                             });
-    EXPECT_EQ(stage, "quantize");
+    EXPECT_EQ(stage, "finish");
     EXPECT_EQ(last, total);
     expect_reference_bytes(model, *checkpoint::open_checkpoint(folder / "out"), report, false);
 }
