@@ -334,8 +334,8 @@ SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : folder_(folder) {
     if (metadata == json.end() || !metadata->is_object() || !metadata->contains("total_size")) return;
     const Json& claimed = (*metadata)["total_size"];
     if (!claimed.is_number() || claimed.get<double>() != double(total)) {
-        warnings_.push_back(fmt::format("{}: total_size is {}, the tensors have {} bytes", where,
-                                        quote(claimed.dump()), total));
+        warnings_.push_back(
+            fmt::format("{}: total_size is {}, the tensors have {} bytes", where, shown(claimed), total));
     }
 }
 

@@ -200,8 +200,8 @@ class Generate(TestCase):
         greedy = sampled("--temp", "0")
         self.assertEqual(sampled("--temp", "1.5", "--seed", "5", "--top-k", "1"), greedy)
         self.assertEqual(sampled("--temp", "1.5", "--seed", "5", "--top-p", "1e-9"), greedy)
-        for option, value, part in [("--temp", "-1", "temperature"), ("--temp", "nan", "temperature"), ("--top-k", "-1", "top-k"),
-                                    ("--top-p", "0", "top-p"), ("--top-p", "1.5", "top-p")]:
+        for option, value, part in [("--temp", "-1", "a number >= 0"), ("--temp", "nan", "a number >= 0"),
+                                    ("--top-k", "-1", "a whole number >= 0"), ("--top-p", "0", "(0, 1]"), ("--top-p", "1.5", "(0, 1]")]:
             self.refused(USAGE, [part, value.split(".")[0]], "generate", "-m", self.model, "-p", "x", f"{option}={value}")
 
     def test_it_stops_before_every_eos_of_generation_config(self):
@@ -533,7 +533,7 @@ class Perplexity(Models):
         (self.work / "latin.txt").write_bytes(b"x" * 1000 + b"\xe9" + b"x" * 1000)
         self.refused(FAILURE, ["latin.txt", "UTF-8 at byte offset 1000"], "perplexity", "-m", self.a4, "-f", self.work / "latin.txt")
         self.refused(FAILURE, ["absent.txt", "No such file"], "perplexity", "-m", self.a4, "-f", self.work / "absent.txt")
-        self.refused(FAILURE, "not a regular file", "perplexity", "-m", self.a4, "-f", self.work)
+        self.refused(FAILURE, "is a folder; a file is needed", "perplexity", "-m", self.a4, "-f", self.work)
         (self.work / "empty.txt").write_text("")
         self.refused(USAGE, ["0 tokens", "20 windows"], "perplexity", "-m", self.a4, "-f", self.work / "empty.txt")
 
