@@ -143,12 +143,11 @@ Command add_generate(CLI::App& program) {
         ->add_flag("--raw", options->raw,
                    "Use the prompt as it is: no template, nothing added by the tokenizer")
         ->excludes(chat);
-    command->add_option("--system", options->system, "With --chat: the system message")->needs(chat);
+    command->add_option("--system", options->system, "The system message")->needs(chat);
     command
-        ->add_option(
-            "--date", options->date,
-            "With --chat: the day that a Llama 3.1 template tells the model, such as '26 Jul 2024'; by "
-            "default that of the template, so that the text is the same every day")
+        ->add_option("--date", options->date,
+                     "The day that a Llama 3.1 template tells the model, such as '26 Jul 2024'; by "
+                     "default that of the template, so that the text is the same every day")
         ->needs(chat);
     command->add_option("--temp", options->sampler.temperature, "Temperature; 0 takes the most likely token")
         ->check(
