@@ -297,8 +297,8 @@ class Shards(QuantizeCase):
         self.assertIn(warning, result.err)
         first, last = self.names[0], self.names[-1]
         name = next(tensor for tensor, file in index["weight_map"].items() if file == last)
-        for changes, part in [({name: first}, f"\"{name}\" is listed in {first}"),
-                              ({"more": last}, f"listed in {last}, which lacks it")]:
+        for changes, part in [({name: first}, f'"{name}" is listed in "{first}"'),
+                              ({"more": last}, f'listed in "{last}", which lacks it')]:
             with_index(weight_map={**index["weight_map"], **changes})
             self.refused(MALFORMED, [path, part], "inspect", copy)
         with_index()
