@@ -22,7 +22,7 @@ if [ "${1:-}" = --one ]; then
     export TMPDIR="$PWD/tmp/$name"
     export ASAN_OPTIONS=malloc_context_size=4:detect_stack_use_after_return=0  # twice as fast
     "tests/fuzz_$name" "corpus/$name" "$stored" -dict="../../tests/fuzz/$name.dict" \
-        -artifact_prefix="findings/$name-" -max_len="$length" -max_total_time="$seconds" -timeout=10 \
+        -artifact_prefix="findings/$name-" -max_len="$length" -max_total_time="$seconds" -timeout=25 \
         -malloc_limit_mb=64 -rss_limit_mb=1024 -use_value_profile="$profile" -print_final_stats=1 >"$name.log" 2>&1 || status=$?
     rm -rf "tmp/$name"
     last=$(grep -E '^#[0-9]+.* cov: ' "$name.log" | tail -n 1)

@@ -13,12 +13,15 @@ namespace halfbyte::test {
 // own for that), and expects that the process's largest memory grows by less than 16 MiB.
 template <typename Action>
 void with_little_memory(Action&& action) {
-    rlimit before{};
-    getrlimit(RLIMIT_AS, &before);
+    struct Limit {
+        rlimit before{};
+        Limit() { getrlimit(RLIMIT_AS, &before); }
+        ~Limit() { setrlimit(RLIMIT_AS, &before); }
+    } const limit;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     int64_t pages = 0;
     if (std::ifstream("/proc/self/statm") >> pages) {
-        rlimit low = before;
+        rlimit low = limit.before;
         low.rlim_cur = rlim_t(pages) * rlim_t(getpagesize()) + (64u << 20);
         setrlimit(RLIMIT_AS, &low);
     }
@@ -30,9 +33,7 @@ void with_little_memory(Action&& action) {
     };
     const auto start = largest_kib();
     action();
-    const auto grown = largest_kib() - start;
-    setrlimit(RLIMIT_AS, &before);
-    EXPECT_LT(grown, 16 << 10) << "KiB";
+    EXPECT_LT(largest_kib() - start, 16 << 10) << "KiB";
 }
 
 }  // namespace halfbyte::test
