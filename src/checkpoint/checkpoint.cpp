@@ -1,5 +1,9 @@
 #include "checkpoint/checkpoint.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 
 #include "checkpoint/open.h"
@@ -14,9 +18,17 @@ std::string_view name_of(Scheme scheme) {
 
 std::unique_ptr<Checkpoint> open_checkpoint(const std::filesystem::path& path) {
     const FloatEnvironment environment;
-    check(is_there(path), ErrorKind::failure, "{}: no such file or folder", path.string());
-    std::error_code ignored;
-    if (std::filesystem::is_directory(path, ignored)) return open_hf_folder(path);
+    std::error_code error;
+    const auto type = std::filesystem::status(path, error).type();
+    check(type != std::filesystem::file_type::not_found, ErrorKind::failure, "{}: no such file or folder",
+          path.string());
+    check(type != std::filesystem::file_type::none, ErrorKind::failure, "{}: cannot be opened: {}",
+          path.string(), error.message());
+    if (type == std::filesystem::file_type::directory) {
+        const bool readable = ::access(path.c_str(), R_OK | X_OK) == 0;
+        check(readable, ErrorKind::failure, "{}: cannot be opened: {}", path.string(), std::strerror(errno));
+        return open_hf_folder(path);
+    }
     char magic[4] = {};
     std::ifstream(path, std::ios::binary).read(magic, 4);
     check(path.extension() == ".gguf" || std::string_view(magic, 4) == "GGUF", ErrorKind::failure,

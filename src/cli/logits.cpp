@@ -43,9 +43,16 @@ int run(const Options& options) {
     settle_leftovers(options.common, options.output, options.force);
     const std::vector<int32_t> tokens = parse_tokens(options.tokens);
     const auto source = checkpoint::open_checkpoint(options.model);
+    std::error_code ignored;
+    const std::filesystem::path output_path = options.output, &model_path = source->path();
+    check(!std::filesystem::exists(output_path, ignored) ||
+              (!std::filesystem::equivalent(output_path, model_path, ignored) &&
+               !std::filesystem::equivalent(parent_of(output_path), model_path, ignored)),
+          ErrorKind::usage, "--output {}: is a file of the model {}; give another name", options.output,
+          options.model);
     check(source->scheme() || options.arithmetic == "kernel", ErrorKind::usage,
           "{}: is not quantised; --arithmetic {} needs an NVFP4 model", options.model, options.arithmetic);
-    model::check_positions(source->config(), int64_t(tokens.size()), options.model);
+    model::check_positions(source->config(), int64_t(tokens.size()), "--tokens");
     const auto context = make_context(options.common);
     const Arithmetic arithmetic = options.arithmetic == "simulated" ? Arithmetic::simulated
                                   : options.arithmetic == "w4a16"   ? Arithmetic::w4a16
@@ -55,8 +62,6 @@ int run(const Options& options) {
     for (const int32_t token : tokens)
         check(token < vocab || vocab == 0, ErrorKind::usage,
               "--tokens: {} is given; ids from 0 to {} are possible", token, vocab - 1);
-    check(count <= source->config().max_positions || vocab == 0, ErrorKind::usage,
-          "--tokens: {} are given, the model's context has {}", count, source->config().max_positions);
     check_free_space(options.output, uint64_t(count * vocab) * sizeof(float) + 4096);
     const auto decoder = model::load_decoder(*context, *source, arithmetic, progress);
     model::KvCache cache = decoder->make_cache(count);

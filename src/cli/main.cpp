@@ -3,7 +3,9 @@
 
 #include <csignal>
 #include <exception>
+#include <filesystem>
 #include <new>
+#include <stdexcept>
 
 #include "cli/command.h"
 #include "cli/help.h"
@@ -110,6 +112,7 @@ int main(int argc, char** argv) {
         print_error_line(std::string("halfbyte: error: ") + text);
         return code;
     };
+    const char* const too_large = "not enough memory; a smaller model, context or chunk needs less";
     int code = 0;
     try {
         code = run(argc, argv);
@@ -117,8 +120,13 @@ int main(int argc, char** argv) {
     } catch (const halfbyte::Error& error) {
         code = failed(error.what(), error.kind() == ErrorKind::interrupted ? 128 + interrupting_signal()
                                                                            : int(error.kind()));
+    } catch (const std::filesystem::filesystem_error& error) {  // the working folder is gone, for example
+        code =
+            failed((error.path1().string() + ": " + error.code().message()).c_str(), int(ErrorKind::failure));
     } catch (const std::bad_alloc&) {
-        code = failed("not enough memory", int(ErrorKind::failure));
+        code = failed(too_large, int(ErrorKind::failure));
+    } catch (const std::length_error&) {  // of a vector
+        code = failed(too_large, int(ErrorKind::failure));
     } catch (const std::exception& error) {
         code = failed(error.what(), int(ErrorKind::failure));
     }

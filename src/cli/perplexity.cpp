@@ -144,7 +144,7 @@ void check_request(Options& options, const std::vector<Entry>& entries, int64_t 
               config.vocab_size);
         options.perplexity.bos = int32_t(*config.bos_id);
     }
-    model::check_windows(options.perplexity, tokens);
+    model::check_windows(options.perplexity, tokens, options.text);
     for (const Entry& entry : entries) {
         const checkpoint::ModelConfig& other = entry.file->config();
         check(other.vocab_size == config.vocab_size, ErrorKind::usage,

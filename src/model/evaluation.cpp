@@ -55,14 +55,14 @@ int64_t first_scored_position(const PerplexityOptions& options) {
 
 }  // namespace
 
-void check_windows(const PerplexityOptions& options, int64_t tokens) {
+void check_windows(const PerplexityOptions& options, int64_t tokens, std::string_view where) {
     const int64_t W = options.window_size, available = W > 0 ? tokens / W : 0;
     check(W >= 2 && options.windows >= 1 && options.chunk >= 1, ErrorKind::usage,
           "perplexity: window size {}, {} windows, chunk {}; at least 2, 1 and 1 are needed", W,
           options.windows, options.chunk);
     check(available >= options.windows, ErrorKind::usage,
-          "perplexity: the text has {} tokens, {} windows of {}; {} windows were asked for", tokens,
-          available, W, options.windows);
+          "{}: the text has {} tokens, {} windows of {}; {} windows were asked for", where, tokens, available,
+          W, options.windows);
     check(first_scored_position(options) < W - 1, ErrorKind::usage,
           "perplexity: the second half of a window of {} predicts no token; 3 or more are needed", W);
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/decoder.h"
@@ -42,7 +43,7 @@ struct PerplexityResult {
 
 // What perplexity() asks of the options and of a text of that many tokens. Error (usage): fewer windows in
 // the text than asked, with both numbers; a window in which nothing is scored.
-void check_windows(const PerplexityOptions& options, int64_t tokens);
+void check_windows(const PerplexityOptions& options, int64_t tokens, std::string_view where = "perplexity");
 
 // ids: the whole text. Window i is ids[window_size * i ...], run in a fresh cache; position j predicts token
 // j + 1. Error (usage): that of check_windows. Error (failure): NaN logits, with the place.

@@ -38,7 +38,7 @@ row("no command", USAGE, "", "command", "no command is given", "quantize, inspec
 row("an unknown command", USAGE, "frobnicate", "'frobnicate'", "is not a command", "quantize, inspect")
 row("an unknown option", USAGE, "env --nonsense", "--nonsense", "--nonsense", "halfbyte env --help")
 row("a word too many", USAGE, INSPECT + " again", "again", "again", "halfbyte inspect --help")
-for command, option in [("quantize", "--model"), ("inspect", "path"), ("perplexity", "--model"), ("generate", "--model"),
+for command, option in [("quantize", "--model"), ("inspect", "path"), ("perplexity", "--file"), ("generate", "--model"),
                         ("tokenize", "--model"), ("logits", "--model")]:
     row(f"{command} without arguments", USAGE, command, option, "is required", f"halfbyte {command} --help")
 row("quantize without an output", USAGE, "quantize -m {model} --scheme NVFP4A16", "--output", "is required", "--help")
@@ -89,11 +89,12 @@ row("an arithmetic for quantised models", USAGE, LOGITS + " --arithmetic simulat
     "is not quantised", "needs an NVFP4 model")
 row("the kernels of a dense model", USAGE, PERPLEXITY + " --arithmetic kernel", "--arithmetic kernel", "{model}", "is not quantised")
 row("a source of a dense model", USAGE, PERPLEXITY + " --source {model}", ["{model}", "--source"], "is not quantised", "leave")
+row("no model to evaluate", USAGE, "perplexity -f {text}", "perplexity", "give the model", ["-m", "--compare"])
 row("a source that is quantised", USAGE, "perplexity -m {llmc} --source {llmc} -f {text}", "--source {llmc}", "is quantised",
     "unquantised model is needed")
 row("the source's arithmetic without a source", USAGE, "perplexity -m {llmc} -f {text} --arithmetic source", "--arithmetic source",
     "--arithmetic source", "needs --source with the unquantised model")
-row("more windows than the text has", USAGE, "perplexity -m {model} -f {text} --window-size 256", "text", "4000 tokens",
+row("more windows than the text has", USAGE, "perplexity -m {model} -f {text} --window-size 256", "{text}", "4000 tokens",
     "20 windows")
 row("a window beyond the context", USAGE, "perplexity -m {model} -f {text} --windows 1 --window-size 512", "context", "512", "256")
 
@@ -121,7 +122,7 @@ row("a text that is not UTF-8", FAILURE, "perplexity -m {model} -f {work}/latin.
     "convert the text to UTF-8", files=text_file("latin.txt", b"caf\xe9"))
 row("a text that is not there", FAILURE, "perplexity -m {model} -f {work}/none.txt", "{work}/none.txt", "cannot be opened", "No such file")
 row("a text that is a folder", FAILURE, "perplexity -m {model} -f {work}", "{work}", "is a folder", "a file is needed")
-row("a text without tokens", USAGE, "perplexity -m {model} -f {work}/empty.txt", "text", "0 tokens", "20 windows",
+row("a text without tokens", USAGE, "perplexity -m {model} -f {work}/empty.txt", "{work}/empty.txt", "0 tokens", "20 windows",
     files=text_file("empty.txt", b""))
 CALIBRATE = "quantize -m {model} -o {out} --scheme NVFP4 --calibrate "
 row("a calibration text too short", USAGE, CALIBRATE + "{work}/short.txt", ["--calibrate", "{work}/short.txt"], "5 tokens",
@@ -161,6 +162,9 @@ row("an output with a long name", FAILURE, "quantize -m {model} -o {work}/" + "n
     "File name too long", "name")
 row("a file that exists", USAGE, LOGITS, "{out}", "exists already", "--force", files=make_out("file"))
 row("a file that is a folder", USAGE, LOGITS + " --force", "{out}", "is a folder", "name of a file", files=make_out("folder"))
+for name in ["config.json", "model.safetensors"]:
+    row(f"the model's {name} as output", USAGE, f"logits -m {{model}} --tokens 1 -o {{model}}/{name} --force",
+        f"--output {{model}}/{name}", "is a file of the model {model}", "another name")
 row("a file without a parent", FAILURE, "logits -m {model} --tokens 1 -o {work}/no/out", "{work}/no/out", "{work}/no does not exist",
     "make it")
 
@@ -532,7 +536,7 @@ row("compressed-tensors: no quantization_config", MALFORMED, INSPECT, [WEIGHTS, 
 
 def gguf(change=lambda raw: raw, extra=()):
     def apply(folder):
-        path = ErrorTable.half.write_gguf(folder.parent / "tiny.gguf", extra)
+        path = ErrorTable.half.write_gguf(folder.parent / "tiny.gguf", extra=extra)
         path.write_bytes(change(path.read_bytes()))
     return apply
 

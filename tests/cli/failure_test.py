@@ -18,6 +18,9 @@ from support import FAILURE, INTERRUPTED, OK, PROGRAM, USAGE, TestCase, TinyMode
 from traced import Traced, works
 
 
+ROOT = os.geteuid() == 0
+
+
 def spread(count, moments):
     """About `count` of them, the first and the last among them."""
     return sorted({moments[i * (len(moments) - 1) // (count - 1)] for i in range(count)})
@@ -31,6 +34,7 @@ class Writers:
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
+        cls.work.chmod(0o755)
         cls.model = TinyModel().write(cls.work / "model")
         cls.reference, cls.place = {}, cls.work / "place"
         for writer in ["quantize", "logits"]:
@@ -297,7 +301,7 @@ class Space(Writers, TestCase):
     def in_namespace(self, script, writer, *options):
         """Runs a writer in mounts of its own that a shell script makes ($0 is the place): (result, names in the place)."""
         listing = self.work / "listing"
-        unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+        unshare = ["unshare", "-m"] if ROOT else ["unshare", "-rm"]
         whole = f'place=$0 listing=$1; shift; {script} || exit 99; "$@"; code=$?; ls -A "$place" > "$listing"; exit $code'
         try:
             done = subprocess.run([*unshare, "sh", "-c", whole, self.place, listing, PROGRAM,
@@ -385,18 +389,51 @@ class Space(Writers, TestCase):
             self.refused(FAILURE, [f"{self.place}/out", "cannot be written: File too large"], *self.command(writer), preexec_fn=limit)
             self.assertEqual(self.names(), [])
 
+    def test_a_working_folder_that_is_gone(self):
+        def gone():
+            os.chdir(self.place)
+            os.rmdir(self.place)
+        result = self.refused(FAILURE, "No such file or directory", "quantize", "-m", self.model, "-o", "out", "--scheme", "NVFP4A16",
+                              preexec_fn=gone)
+        self.assertNotIn("filesystem error", result.err)
+
+    def test_memory_that_may_not_be_had(self):
+        if support.SANITIZE:
+            self.skipTest("sanitizers reserve more than any limit")
+        model = TinyModel()
+        model.config["max_position_embeddings"] = 1 << 30
+        folder = model.write(self.work / "long")
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        result = self.refused(FAILURE, ["not enough memory", "context"], "generate", "-m", folder, "-p", "x", "-n", str(1 << 29),
+                              preexec_fn=limit)
+        self.assertEqual(result.err.count("\n"), 1)
+
+    def test_a_model_that_may_not_be_read(self):
+        folder = TinyModel().write(self.work / "private")
+        for path, mode in [(folder / "model.safetensors", 0o000), (folder / "config.json", 0o000), (folder, 0o700 if ROOT else 0o000)]:
+            before = path.stat().st_mode
+            path.chmod(mode)
+            try:
+                self.refused(FAILURE, [f"{path}: cannot be opened: Permission denied"], "inspect", folder, preexec_fn=self.somebody)
+            except PermissionError:
+                self.skipTest("another user may not run the program")
+            finally:
+                path.chmod(before)
+
+    @staticmethod
+    def somebody():
+        if ROOT:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+
     def test_a_place_that_may_not_be_written(self):
-        def somebody():
-            if os.geteuid() == 0:
-                os.setgroups([])
-                os.setgid(65534)
-                os.setuid(65534)
         self.place.chmod(0o555)
-        self.work.chmod(0o755)
         for writer in ["quantize", "logits"]:
             try:
                 self.refused(FAILURE, [f"{self.place}/out: nothing can be made in {self.place}: Permission denied"],
-                             *self.command(writer), preexec_fn=somebody)
+                             *self.command(writer), preexec_fn=self.somebody)
             except PermissionError:
                 self.skipTest("another user may not run the program")
             self.assertEqual(self.names(), [])
