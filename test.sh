@@ -3,6 +3,7 @@
 # ./test.sh --sanitize  the same with AddressSanitizer and UndefinedBehaviorSanitizer, the threads with
 #                       ThreadSanitizer, and every reader of files fuzzed for 20 seconds
 # ./test.sh --lint      clang-format and clang-tidy 19
+# ./test.sh --interop [VENV]  with transformers, compressed-tensors and llm-compressor, in build/interop-venv or VENV
 set -eu
 cd "$(dirname "$0")"
 . scripts/packages.sh
@@ -50,6 +51,17 @@ case "${1:-}" in
 --lint)
     need_packages $build_packages $test_packages $lint_packages
     scripts/lint.sh
+    ;;
+--interop)
+    need_packages $build_packages $test_packages python3-venv
+    scripts/get_model.sh
+    scripts/get_text.sh
+    cmake --preset release -DHALFBYTE_TESTS=ON
+    cmake --build --preset release --target halfbyte interop_dequantize
+    venv=${2:-build/interop-venv}
+    [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r tests/interop/requirements.txt
+    "$venv/bin/python" -B tests/interop/run.py
     ;;
 *)
     sed -n '2,5s/^# //p' "$0" >&2

@@ -234,24 +234,14 @@ class Generate(TestCase):
         tiny.special, tiny.pre = support.LLAMA3_SPECIAL, "llama-bpe"
         tiny.tokenizer = tiny_tokenizer(adds_bos=True, special=tiny.special)
         tiny.generation["eos_token_id"] = [support.VOCAB - 1, support.VOCAB - 2, END_OF_TEXT]
-        header = "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>'"
-        asks = "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
-        dated = ("{{ bos_token }}{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}"
-                 "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] | trim %}"
-                 "{% set messages = messages[1:] %}{% else %}{% set system_message = '' %}{% endif %}"
-                 "{{ '<|start_header_id|>system<|end_header_id|>\\n\\n' }}{{ 'Cutting Knowledge Date: December 2023\\n' }}"
-                 "{{ 'Today Date: ' + date_string + '\\n\\n' }}{{ system_message }}{{ '<|eot_id|>' }}"
-                 "{% for message in messages %}{{ " + header + " }}{% endfor %}" + asks)
-        plain = ("{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = " + header + " %}"
-                 "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}" + asks)
         def text(ids):
             return b"".join(bytes([i]) if i < 256 else tiny.special[i - 256].encode() for i in ids).decode()
         def turn(role, content):
             return f"<|start_header_id|>{role}<|end_header_id|>\n\n{content}"
         user = turn("user", "Hi") + "<|eot_id|>" + turn("assistant", "")
         knows = "Cutting Knowledge Date: December 2023\nToday Date: "
-        for name, template, start in [("dated", dated, turn("system", knows + "26 Jul 2024\n\n<|eot_id|>")), ("plain", plain, "")]:
-            tiny.chat_template = template
+        for name, start in [("dated", turn("system", knows + "26 Jul 2024\n\n<|eot_id|>")), ("plain", "")]:
+            tiny.chat_template = support.LLAMA3_TEMPLATES[name]
             for model in [tiny.write(self.work / name), tiny.write_gguf(self.work / f"{name}.gguf")]:
                 ids = self.generate("-n", "1", "--chat", prompt=" Hi\n", model=model)["prompt_tokens"]
                 self.assertEqual(text(ids), "<|begin_of_text|>" + start + user)

@@ -151,6 +151,17 @@ def byte_letters():
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>"]  # ids 256 to 259
 END_OF_TEXT, IM_START, IM_END, BOS = range(256, 260)
 LLAMA3_SPECIAL = ["<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|begin_of_text|>"]  # BOS stays the last
+HEADER = "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>'"
+ASKS = "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
+LLAMA3_TEMPLATES = {
+    "dated": "{{ bos_token }}{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}"
+             "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] | trim %}"
+             "{% set messages = messages[1:] %}{% else %}{% set system_message = '' %}{% endif %}"
+             "{{ '<|start_header_id|>system<|end_header_id|>\\n\\n' }}{{ 'Cutting Knowledge Date: December 2023\\n' }}"
+             "{{ 'Today Date: ' + date_string + '\\n\\n' }}{{ system_message }}{{ '<|eot_id|>' }}"
+             "{% for message in messages %}{{ " + HEADER + " }}{% endfor %}" + ASKS,
+    "plain": "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = " + HEADER + " %}"
+             "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}" + ASKS}
 VOCAB = 272  # more than the tokenizer has, as in many models
 
 
