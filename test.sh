@@ -64,7 +64,7 @@ case "${1:-}" in
     "$venv/bin/python" -B tests/interop/run.py
     ;;
 *)
-    sed -n '2,5s/^# //p' "$0" >&2
+    sed -n '2,6s/^# //p' "$0" >&2
     exit 2
     ;;
 esac

@@ -217,7 +217,7 @@ void add_output(Items& items, const std::vector<Token>& tokens) {
 // dropped.
 std::optional<Items> items_of(std::string_view text) {
     if (text.ends_with('\n')) text.remove_suffix(1);
-    constexpr size_t items_limit = 1000;  // without_tools() takes time quadratic in them
+    constexpr size_t items_limit = 1000;  // specialised() takes time quadratic in them
     Items items;
     enum { nothing, one_line_end, all } trim = nothing;  // what the tag before takes of the text behind it
     bool line_start = true;                              // whether `text`, trimmed, starts a line

@@ -23,7 +23,7 @@ from support import DEMO_MODEL, DEMO_TEXT, PROGRAM, TestCase, TinyModel, halfbyt
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tests/fuzz").glob("*.md")])
-BUILDS = re.compile(r"\./(demo|test)\.sh|cmake|need_packages|pip install|\bpython3? -m venv|apt-get|build/fuzz/")
+BUILDS = re.compile(r"\./(demo|test)\.sh|cmake|need_packages|pip install|\bpython3? -m venv|apt-get|scripts/fuzz\.sh|build/fuzz/")
 # Seconds, speeds and memory are those of one machine; so is the width of their columns.
 MEASURED = [(re.compile(r" +\d+(\.\d+)? s\b"), " _ s"), (re.compile(r" +\d+(\.\d+)? tokens/s"), " _ tokens/s"),
             (re.compile(r"(peak memory|needs about) \d+ MiB"), r"\1 _ MiB")]
@@ -122,7 +122,7 @@ class Documents(TestCase):
         presets = {preset["name"] for preset in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
         for name in re.findall(r"--preset (\S+)", command):
             self.assertIn(name, presets, command)
-        for script, option in re.findall(r"(\./\w+\.sh)(?: (--\w+))?", command):
+        for script, option in re.findall(r"((?:\./|scripts/)\w+\.sh)(?: (--\w+))?", command):
             self.assertTrue((ROOT / script).exists(), command)
             self.assertIn(option, (ROOT / script).read_text(), command)
 
