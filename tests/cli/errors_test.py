@@ -41,6 +41,7 @@ row("a word too many", USAGE, INSPECT + " again", "again", "again", "halfbyte in
 for command, option in [("quantize", "--model"), ("inspect", "path"), ("perplexity", "--file"), ("generate", "--model"),
                         ("tokenize", "--model"), ("logits", "--model")]:
     row(f"{command} without arguments", USAGE, command, option, "is required", f"halfbyte {command} --help")
+row("perplexity of no model", USAGE, "perplexity -f {text}", "-m", "give the model with -m", "two or more with --compare")
 row("quantize without an output", USAGE, "quantize -m {model} --scheme NVFP4A16", "--output", "is required", "--help")
 row("quantize without a scheme", USAGE, "quantize -m {model} -o {out}", "--scheme", "is required", "--help")
 row("logits without tokens", USAGE, "logits -m {model} -o {out}", "--tokens", "is required", "--help")
@@ -52,6 +53,7 @@ for name, command, option, value, needed in [
         ("an unknown level", "env", "--cpu-level", "neon", ["scalar", "avx2", "avx512", "best"]),
         ("an unknown form", INSPECT, "--format", "xml", ["text", "json"]),
         ("an unknown scheme", "quantize -m {model} -o {out}", "--scheme", "INT4", ["NVFP4", "NVFP4A16"]),
+        ("a size of no known unit", QUANTIZE, "--max-shard-size", "5X", ["500MB", "5GiB"]),
         ("no calibration tokens", QUANTIZE, "--calibrate-tokens", "0", "1"),
         ("no windows", PERPLEXITY.replace("--windows 1", ""), "--windows", "0", "1"),
         ("a window of one", PERPLEXITY.replace("--window-size 8", ""), "--window-size", "1", "2"),
