@@ -1,7 +1,10 @@
-# Sourced by demo.sh and test.sh: need_packages NAME... installs the Debian packages that are missing.
+#!/bin/sh
+# scripts/packages.sh GROUP...  installs the Debian packages of build, manual, test, fuzz or lint that are missing.
+# Sourced by demo.sh and test.sh for need_packages NAME...
 
 build_packages="g++ cmake ninja-build pkg-config nlohmann-json3-dev libcli11-dev libfmt-dev libpcre2-dev libutf8proc-dev
                 libhwy-dev python3 python3-pip ca-certificates"
+manual_packages="help2man"
 test_packages="libgtest-dev librapidcheck-dev libbenchmark-dev help2man fish zsh"
 fuzz_packages="clang-19 libclang-rt-19-dev"
 lint_packages="clang-19 clang-tidy-19 clang-format-19"
@@ -31,3 +34,16 @@ need_packages() {
     as_root apt-get update -qq >&2
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >&2
 }
+
+case "$0" in
+*/packages.sh | packages.sh)  # run, not sourced
+    set -eu
+    [ $# -gt 0 ] || set -- --help
+    for group in "$@"; do
+        case "$group" in
+        build | manual | test | fuzz | lint) eval "need_packages \$${group}_packages" ;;
+        *) sed -n '2s/^# //p' "$0" >&2; exit 2 ;;
+        esac
+    done
+    ;;
+esac

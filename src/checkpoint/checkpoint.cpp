@@ -18,6 +18,7 @@ std::string_view name_of(Scheme scheme) {
 
 std::unique_ptr<Checkpoint> open_checkpoint(const std::filesystem::path& path) {
     const FloatEnvironment environment;
+    check(!path.empty(), ErrorKind::usage, "the name of the model is empty; give a folder or a .gguf file");
     std::error_code error;
     const auto type = std::filesystem::status(path, error).type();
     check(type != std::filesystem::file_type::not_found, ErrorKind::failure, "{}: no such file or folder",

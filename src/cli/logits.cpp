@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "checkpoint/safetensors.h"
 #include "cli/command.h"
@@ -73,6 +74,7 @@ int run(const Options& options) {
     constexpr int64_t chunk = 64;
     std::vector<float> logits(size_t(std::min(chunk, count) * vocab));
     WordHash hash;
+    int64_t infinite = 0;
     for (int64_t begin = 0; begin < count; begin += chunk) {
         progress("logits", begin, count);
         const int64_t rows = std::min(chunk, count - begin);
@@ -80,12 +82,16 @@ int run(const Options& options) {
                          logits.data());
         const auto values = std::span(logits).first(size_t(rows * vocab));
         hash.add(values);
+        infinite += std::count_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
         writer.write("logits", {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
     }
     writer.finish();
     source->check_unchanged();
     progress("logits", count, count);
     output.commit();
+    if (infinite > 0)
+        warn(options.common,
+             fmt::format("{}: {} of {} logits are NaN or infinite", options.model, infinite, count * vocab));
     if (options.common.json())
         print_json({{"schema", 1},
                     {"output", options.output},

@@ -1,6 +1,7 @@
 // halfbyte: quantise, check and run NVFP4 models. Results go to stdout, everything else to stderr.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <exception>
 #include <filesystem>
@@ -23,8 +24,8 @@ constexpr const char* version_description = "Show the version and exit";
 
 constexpr const char* exit_codes =
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 a check found a difference, 4 malformed file,\n"
-    "5 valid but unsupported (architecture, GGUF type, dialect, transform, CPU level), 130 interrupted,\n"
-    "141 nobody reads stdout any more (as in '| head').\n"
+    "5 valid but unsupported (architecture, GGUF type, dialect, transform, CPU level), 130 interrupted\n"
+    "(128 and the signal: 143 by SIGTERM), 141 nobody reads stdout any more (as in '| head').\n"
     "'halfbyte COMMAND --help' shows a command's options and examples.";
 
 std::string command_names(const std::vector<Command>& added) {
@@ -52,10 +53,18 @@ int run(int argc, char** argv) {
         std::string command, text = error.what();
         if (!subcommands.empty()) command = subcommands.front()->get_name() + " ";
         if (error.get_name() == "ArgumentMismatch")  // "--prompt: At Most 1 required but received 2"
-            text = text.substr(0, text.find(':')) + (text.find("At Most") != text.npos
-                                                         ? " is given more than once; it takes one value"
-                                                         : " is given without its value");
-        if (const auto rest = program.remaining(); subcommands.empty() && !rest.empty())
+            text = text.substr(0, text.find(':')) +
+                   (text.find("At Most") != text.npos      ? " is given more than once; it takes one value"
+                    : text.find("2 required") != text.npos ? " takes two values or more"
+                                                           : " is given without its value");
+        const auto words = program.remaining(true);
+        const auto option = std::find_if(words.begin(), words.end(), [](const std::string& word) {
+            return word.size() > 1 && word.front() == '-';
+        });
+        if (option != words.end() && error.get_name() != "ArgumentMismatch")
+            text = fmt::format("'{}' is not an option of halfbyte{}", *option,
+                               subcommands.empty() ? "" : " " + subcommands.front()->get_name());
+        else if (const auto rest = program.remaining(); subcommands.empty() && !rest.empty())
             text = fmt::format("'{}' is not a command; {}", rest.front(), command_names(added));
         else if (subcommands.empty())
             text = "no command is given; " + command_names(added);

@@ -122,13 +122,16 @@ std::vector<int32_t> encode_for_all(const Options& options, const std::vector<En
     const Entry& first = compare ? entries.front() : entries.back();
     const std::vector<int32_t> ids = encode(*first.file, load_tokenizer(*first.file), text, false);
     for (const Entry& entry : entries) {
-        if (!compare || entry.file->companions().tokenizer == first.file->companions().tokenizer) continue;
+        const std::string& tokenizer = entry.file->companions().tokenizer;
+        if (tokenizer == first.file->companions().tokenizer || (!compare && tokenizer.empty())) continue;
         const std::vector<int32_t> own = encode(*entry.file, load_tokenizer(*entry.file), text, false);
         const auto [a, b] = std::mismatch(ids.begin(), ids.end(), own.begin(), own.end());
-        check(a == ids.end() && b == own.end(), ErrorKind::usage,
-              "--compare: {} and {} have different tokenizers: {} makes {} and {} tokens, which differ from "
-              "number {} on, so that their perplexities cannot be compared",
-              first.path, entry.path, options.text, ids.size(), own.size(), a - ids.begin());
+        check(
+            a == ids.end() && b == own.end(), ErrorKind::usage,
+            "{}: {} and {} have different tokenizers: {} makes {} and {} tokens, which differ from number {} "
+            "on, so that their perplexities cannot be compared",
+            compare ? "--compare" : "--source", first.path, entry.path, options.text, ids.size(), own.size(),
+            a - ids.begin());
     }
     return ids;
 }

@@ -23,7 +23,7 @@ struct Options {
     std::string model, output, scheme, calibrate, max_shard_size = "5GB";
     int64_t calibrate_tokens = 2048;
     std::vector<std::string> ignore = {"lm_head"};
-    bool separate_scales = false, dry_run = false, force = false;
+    bool calibrate_tokens_given = false, separate_scales = false, dry_run = false, force = false;
 };
 
 std::string quoted(const std::string& word) {
@@ -175,6 +175,9 @@ int run(const Options& options) {
     check(options.scheme == "NVFP4" || options.calibrate.empty(), ErrorKind::usage,
           "--calibrate {}: NVFP4A16 has no input scales; leave it out, or use --scheme NVFP4",
           options.calibrate);
+    check(options.scheme == "NVFP4" || !options.calibrate_tokens_given, ErrorKind::usage,
+          "--calibrate-tokens {}: NVFP4A16 has no input scales; leave it out, or use --scheme NVFP4",
+          options.calibrate_tokens);
     const quantizer::QuantizeOptions request = {
         .scheme = options.scheme == "NVFP4" ? Scheme::nvfp4 : Scheme::nvfp4a16,
         .ignore = options.ignore,
@@ -234,9 +237,10 @@ Command add_quantize(CLI::App& program) {
         ->add_option("--calibrate", options->calibrate,
                      "Text to measure the input scales of NVFP4 on, UTF-8; never the evaluation text")
         ->type_name(file_type);
-    command->add_option("--calibrate-tokens", options->calibrate_tokens, "Tokens of it to run")
-        ->check(CLI::Range(int64_t(1), int64_t(1) << 40))
-        ->capture_default_str();
+    CLI::Option* calibrate_tokens =
+        command->add_option("--calibrate-tokens", options->calibrate_tokens, "Tokens of it to run")
+            ->check(CLI::Range(int64_t(1), int64_t(1) << 40))
+            ->capture_default_str();
     command
         ->add_option("--ignore", options->ignore,
                      "Linear layers to leave as they are, instead of the default: a module name, or "
@@ -259,7 +263,10 @@ Command add_quantize(CLI::App& program) {
         ->capture_default_str();
     command->add_flag("--dry-run", options->dry_run, "Do everything but write");
     command->add_flag("--force", options->force, "Replace an existing OUT");
-    return {command, [options] { return run(*options); }};
+    return {command, [options, calibrate_tokens] {
+                options->calibrate_tokens_given = calibrate_tokens->count() > 0;
+                return run(*options);
+            }};
 }
 
 }  // namespace halfbyte::cli

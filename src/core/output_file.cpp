@@ -19,7 +19,10 @@ void OutputFile::check_place(const fs::path& place, bool force) {
           ErrorKind::usage, "output file '{}': is a folder; give the name of a file", place.string());
     check(force || !is_taken(place), ErrorKind::usage, "{}: exists already; --force replaces it",
           place.string());
+    check(type == fs::file_type::not_found || type == fs::file_type::regular, ErrorKind::usage,
+          "{}: is a link or a device and is not replaced; give the name of a file", place.string());
     check_parent(place);
+    check_not_being_written(place);
 }
 
 OutputFile::OutputFile(const fs::path& place, bool force)

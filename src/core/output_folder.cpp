@@ -47,7 +47,11 @@ void OutputFolder::check_place(const fs::path& given, bool force) {
     check(!taken || force, ErrorKind::usage, "{}: exists already; --force replaces it", place.string());
     check(!taken || fs::is_directory(place, error), ErrorKind::usage,
           "{}: exists and is not a folder; give the name of a folder", place.string());
+    check(!fs::is_symlink(place, error), ErrorKind::usage,
+          "{}: is a link and is not replaced; give the folder itself, {}", place.string(),
+          fs::read_symlink(place, error).string());
     check_parent(place);
+    check_not_being_written(place);
 }
 
 OutputFolder::OutputFolder(const fs::path& place, bool force)

@@ -52,9 +52,9 @@ bool is_lock_name(std::string_view name, std::string_view output) {
     return std::all_of(letters.begin(), letters.end(), [](unsigned char c) { return std::isalnum(c); });
 }
 
-// Calls use(folder, lock, text) for each lock file of a process that is dead, with the lock held meanwhile.
+// Calls use(folder, lock, text, alive) for each lock file; that of a process that is dead is held meanwhile.
 template <typename Use>
-void for_dead_locks(const fs::path& given, const Use& use) {
+void for_locks(const fs::path& given, const Use& use) {
     const fs::path place = without_slash(given);
     const std::string output = place.filename();
     if (output.empty()) return;
@@ -68,11 +68,12 @@ void for_dead_locks(const fs::path& given, const Use& use) {
         const fs::path lock = place.parent_path() / name;
         const int descriptor = ::open(lock.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (descriptor < 0) continue;
-        if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && is_file_of(descriptor, lock.c_str())) {
+        const bool alive = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+        if (is_file_of(descriptor, lock.c_str())) {
             char text[lock_text.size() + 1];
             const ssize_t size = ::pread(descriptor, text, sizeof text, 0);
             use(fs::path(lock).replace_extension(), lock,
-                std::string_view(text, size_t(std::max<ssize_t>(size, 0))));
+                std::string_view(text, size_t(std::max<ssize_t>(size, 0))), alive);
         }
         ::close(descriptor);
     }
@@ -197,15 +198,24 @@ void PartialOutput::keep() const noexcept {
 
 std::vector<fs::path> leftovers_of(const fs::path& place) {
     std::vector<fs::path> found;
-    for_dead_locks(place, [&](const fs::path& folder, const fs::path& lock, std::string_view text) {
-        if (text == lock_text) found.push_back(is_taken(folder) ? folder : lock);
+    for_locks(place, [&](const fs::path& folder, const fs::path& lock, std::string_view text, bool alive) {
+        if (text == lock_text && !alive) found.push_back(is_taken(folder) ? folder : lock);
     });
     return found;
 }
 
+void check_not_being_written(const fs::path& place) {
+    for_locks(place, [&](const fs::path& folder, const fs::path&, std::string_view text, bool alive) {
+        check(text != lock_text || !alive, ErrorKind::usage,
+              "{}: another run is writing it now, in {}; wait for its end or give another name",
+              place.string(), folder.string());
+    });
+}
+
 void remove_leftovers_of(const fs::path& place) {
-    for_dead_locks(place, [&](const fs::path& folder, const fs::path& lock, std::string_view text) {
+    for_locks(place, [&](const fs::path& folder, const fs::path& lock, std::string_view text, bool alive) {
         std::error_code error, ignored;
+        if (alive) return;
         if (text == lock_text) {
             const fs::path old = folder.string() + ".old";  // of OutputFolder::replace_in_two_steps
             if (!is_taken(without_slash(place))) fs::rename(old, without_slash(place), ignored);

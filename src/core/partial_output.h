@@ -34,6 +34,8 @@ class PartialOutput {
 // place.
 std::vector<std::filesystem::path> leftovers_of(const std::filesystem::path& place);
 void remove_leftovers_of(const std::filesystem::path& place);
+// Error (usage): another run, alive, is writing `place`.
+void check_not_being_written(const std::filesystem::path& place);
 
 // Removes the partial outputs of this process, for a signal handler that ends it: async-signal-safe.
 void remove_partial_outputs() noexcept;

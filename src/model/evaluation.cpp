@@ -61,8 +61,10 @@ void check_windows(const PerplexityOptions& options, int64_t tokens, std::string
           "perplexity: window size {}, {} windows, chunk {}; at least 2, 1 and 1 are needed", W,
           options.windows, options.chunk);
     check(available >= options.windows, ErrorKind::usage,
-          "{}: the text has {} tokens, {} windows of {}; {} windows were asked for", where, tokens, available,
-          W, options.windows);
+          "{}: the text has {} tokens, {} windows of {}, and --windows is {}; {}", where, tokens, available,
+          W, options.windows,
+          available > 0 ? fmt::format("give --windows {} or a longer text", available)
+                        : "give a longer text or a smaller --window-size");
     check(first_scored_position(options) < W - 1, ErrorKind::usage,
           "perplexity: the second half of a window of {} predicts no token; 3 or more are needed", W);
 }

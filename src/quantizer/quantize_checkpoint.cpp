@@ -243,21 +243,41 @@ bool lies_in(const std::filesystem::path& inner, const std::filesystem::path& ou
     return !error && std::mismatch(out.begin(), out.end(), in.begin(), in.end()).first == out.end();
 }
 
+// --force is for an earlier result, and not for a home folder or a project: every name in it must be one that
+// this program writes.
+void check_replaceable(const std::filesystem::path& out) {
+    static const std::set<std::string> written = {"README.md",
+                                                  "chat_template.jinja",
+                                                  "config.json",
+                                                  "generation_config.json",
+                                                  "tokenizer.json",
+                                                  "tokenizer_config.json",
+                                                  std::string(checkpoint::index_name)};
+    std::error_code error;
+    if (!std::filesystem::exists(out, error) || std::filesystem::is_empty(out, error)) return;
+    check(std::filesystem::exists(out / "config.json", error) &&
+              (std::filesystem::exists(out / "model.safetensors", error) ||
+               std::filesystem::exists(out / checkpoint::index_name, error)),
+          ErrorKind::usage,
+          "{}: is not replaced, since it holds no config.json and model.safetensors and so no model",
+          out.string());
+    for (std::filesystem::directory_iterator next(out, error), end; !error && next != end;
+         next.increment(error)) {
+        const std::string name = next->path().filename();
+        check(written.contains(name) || (name.starts_with("model") && name.ends_with(".safetensors")),
+              ErrorKind::usage, "{}: is not replaced, since it holds {}, which is not of an earlier result",
+              out.string(), checkpoint::quote(name));
+    }
+    check(!error, ErrorKind::failure, "{}: cannot be looked at: {}", out.string(), error.message());
+}
+
 void check_output(const Checkpoint& source, const std::filesystem::path& out, bool force) {
     OutputFolder::check_place(out, force);
     const bool is_folder = std::filesystem::is_directory(source.path());
     check(!lies_in(folder_of(source), out) && !(is_folder && lies_in(out, source.path())), ErrorKind::usage,
           "{}: is the source {}, holds it or lies in it; give a folder beside it", out.string(),
           source.path().string());
-    // --force is for an earlier result, not for a home folder or a project that has a config.json too.
-    std::error_code error;
-    check(!std::filesystem::exists(out, error) || std::filesystem::is_empty(out, error) ||
-              (std::filesystem::exists(out / "config.json", error) &&
-               (std::filesystem::exists(out / "model.safetensors", error) ||
-                std::filesystem::exists(out / checkpoint::index_name, error))),
-          ErrorKind::usage,
-          "{}: is not replaced, since it holds no config.json and model.safetensors and so no model",
-          out.string());
+    check_replaceable(out);
 }
 
 }  // namespace
@@ -423,6 +443,7 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     write_file("tokenizer_config.json", companions.tokenizer_config);
     write_file("chat_template.jinja", companions.chat_template);
     folder->write_text("README.md", folder_readme(source, result, calibration, options));
+    if (options.force) check_replaceable(out);  // it may have changed since
     folder->commit(progress);
     return result;
 }

@@ -97,7 +97,7 @@ row("a source that is quantised", USAGE, "perplexity -m {llmc} --source {llmc} -
 row("the source's arithmetic without a source", USAGE, "perplexity -m {llmc} -f {text} --arithmetic source", "--arithmetic source",
     "--arithmetic source", "needs --source with the unquantised model")
 row("more windows than the text has", USAGE, "perplexity -m {model} -f {text} --window-size 256", "{text}", "4000 tokens",
-    "20 windows")
+    "--windows is 20")
 row("a window beyond the context", USAGE, "perplexity -m {model} -f {text} --windows 1 --window-size 512", "context", "512", "256")
 
 
@@ -124,7 +124,7 @@ row("a text that is not UTF-8", FAILURE, "perplexity -m {model} -f {work}/latin.
     "convert the text to UTF-8", files=text_file("latin.txt", b"caf\xe9"))
 row("a text that is not there", FAILURE, "perplexity -m {model} -f {work}/none.txt", "{work}/none.txt", "cannot be opened", "No such file")
 row("a text that is a folder", FAILURE, "perplexity -m {model} -f {work}", "{work}", "is a folder", "a file is needed")
-row("a text without tokens", USAGE, "perplexity -m {model} -f {work}/empty.txt", "{work}/empty.txt", "0 tokens", "20 windows",
+row("a text without tokens", USAGE, "perplexity -m {model} -f {work}/empty.txt", "{work}/empty.txt", "0 tokens", "--windows is 20",
     files=text_file("empty.txt", b""))
 CALIBRATE = "quantize -m {model} -o {out} --scheme NVFP4 --calibrate "
 row("a calibration text too short", USAGE, CALIBRATE + "{work}/short.txt", ["--calibrate", "{work}/short.txt"], "5 tokens",

@@ -184,12 +184,13 @@ class Moments(Writers, TestCase):
             with self.held_at(moments[len(moments) // 2], writer) as run:
                 before = self.content()
                 self.assertEqual(len(self.names()), 2)
-                self.assertEqual(self.ok(*self.command(writer, "--force")).err, "")
-                after = self.content()
-                self.assertEqual({name: after[name] for name in before}, before)
+                for options in [[], ["--force"]]:
+                    self.refused(USAGE, [f"{self.place}/out", "another run is writing it now"], *self.command(writer, *options))
+                self.assertEqual(self.content(), before)
                 code, _, err = run.go_on()
-            self.assertEqual((code, err), (USAGE, f"halfbyte: error: {self.place}/out: appeared meanwhile; --force replaces it\n"))
+            self.assertEqual((code, err), (OK, ""))
             self.assert_whole(writer)
+            self.fresh_place()
 
     def test_an_output_that_appears_meanwhile_stays(self):
         for writer in ["quantize", "logits"]:

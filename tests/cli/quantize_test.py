@@ -581,22 +581,20 @@ class Refusals(QuantizeCase):
         out = self.place / "out"
         out.mkdir()
         self.ok(*self.quantize(self.model, out, "--force"))  # an empty folder
-        (out / "stale.safetensors").write_text("old")
-        (out / "deep").mkdir()
-        (out / "deep/old").write_text("old")
+        (out / "model-00001-of-00002.safetensors").write_text("old")
+        (out / "README.md").write_text("old")
         self.ok(*self.quantize(self.model, out, "--force"))
-        self.assertFalse((out / "stale.safetensors").exists() or (out / "deep").exists())
+        self.assertFalse((out / "model-00001-of-00002.safetensors").exists())
         self.assert_nothing_new(self.place, ["out"])
         self.json("inspect", out)
 
-    def test_force_replaces_a_link_and_not_its_target(self):
+    def test_force_replaces_no_link(self):
         target, link = self.place / "target", self.place / "link"
         self.ok(*self.quantize(self.model, target))
-        before = target.stat().st_ino, (target / "model.safetensors").stat()
         link.symlink_to(target)
-        self.ok(*self.quantize(self.model, link, "--force"))
-        self.assertFalse(link.is_symlink())
-        self.assertEqual((target.stat().st_ino, (target / "model.safetensors").stat()), before)
+        for name in [link, f"{link}/"]:
+            self.refused(USAGE, [link, "is a link", target], *self.quantize(self.model, name, "--force"))
+        self.assertTrue(link.is_symlink())
         self.assert_nothing_new(self.place, ["target", "link"])
 
     def test_force_keeps_what_is_no_model(self):
@@ -609,13 +607,27 @@ class Refusals(QuantizeCase):
         self.assertEqual((out / "thesis.tex").read_text(), "years of work")
         self.assert_nothing_new(self.place, ["home"])
 
+    def test_force_keeps_an_earlier_result_in_which_something_else_lies(self):
+        out = self.place / "out"
+        self.ok(*self.quantize(self.model, out))
+        text = out / "calibrate.txt"
+        text.write_bytes(Path(self.text).read_bytes())
+        self.refused(USAGE, [out, "not replaced", '"calibrate.txt"'], *self.quantize(
+            self.model, out, "--force", "--calibrate", text, "--calibrate-tokens", "50", scheme="NVFP4"))
+        text.unlink()
+        (out / "src").mkdir()
+        self.refused(USAGE, [out, "not replaced", '"src"'], *self.quantize(self.model, out, "--force"))
+        (out / "src").rmdir()
+        self.ok(*self.quantize(self.model, out, "--force"))
+
     def test_the_source_is_never_replaced(self):
         model = self.source.write(self.place / "holder/model")
         (self.place / "holder/config.json").write_text("{}")
         gguf = TinyModel("F16").write_gguf(self.place / "holder/tiny.gguf")
         (self.place / "alias").symlink_to(model)
         before = {path: path.read_bytes() for path in self.place.rglob("*") if path.is_file()}
-        for out in [model, f"{model}/", f"{model}/../model", self.place / "alias", model / "inside", self.place / "holder"]:
+        self.refused(USAGE, [self.place / "alias", "is a link"], *self.quantize(model, self.place / "alias", "--force"))
+        for out in [model, f"{model}/", f"{model}/../model", model / "inside", self.place / "holder"]:
             self.refused(USAGE, [out, "is the source", "holds it or lies in it"], *self.quantize(model, out, "--force"))
         self.refused(USAGE, "is the source", *self.quantize(gguf, self.place / "holder", "--force"))
         self.refused(USAGE, "is the source", *self.quantize(".", "../model", "--force"), cwd=model)
@@ -847,14 +859,11 @@ class Disk(QuantizeCase):
             self.skipTest("the number of renameat2 is known for x86-64 and AArch64 only")
         out = self.place / "out"
         self.ok(*self.quantize(self.model, out), preexec_fn=without_renameat2)
-        (out / "old").write_text("old")
+        (out / "model-old.safetensors").write_text("old")
         self.ok(*self.quantize(self.model, out, "--force"), preexec_fn=without_renameat2)
-        self.assertFalse((out / "old").exists())
+        self.assertFalse((out / "model-old.safetensors").exists())
         self.json("inspect", out)
-        (self.place / "link").symlink_to(out)
-        self.ok(*self.quantize(self.model, self.place / "link", "--force"), preexec_fn=without_renameat2)
-        self.assertFalse((self.place / "link").is_symlink())
-        self.assert_nothing_new(self.place, ["out", "link"])
+        self.assert_nothing_new(self.place, ["out"])
 
 
 class Determinism(QuantizeCase):

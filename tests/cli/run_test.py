@@ -160,6 +160,8 @@ class Logits(Models):
         for name in ["folder", "folder/"]:
             self.refused(USAGE, "is a folder", *command, f"{place}/{name}", "--force")
         self.refused(FAILURE, "does not exist", *command, place / "no/file")
+        self.refused(USAGE, [place / "link", "is a link"], *command, place / "link", "--force")
+        self.refused(USAGE, ["/dev/null", "device"], *command, "/dev/null", "--force")
         self.ok(*command, place / "file", "--force")
         self.assertEqual(read_safetensors(place / "file")[0]["logits"][1], [1, VOCAB])
         self.assert_nothing_new(place, ["folder", "file", "link"])
@@ -420,7 +422,7 @@ class Perplexity(Models):
         self.refused(USAGE, ["--bos", model], "perplexity", "-m", model, "-f", self.text, "--bos")
 
     def test_fewer_windows_than_asked(self):
-        self.refused(USAGE, ["4000 tokens", "15 windows of 256", "20 windows were asked for"],
+        self.refused(USAGE, ["4000 tokens", "15 windows of 256", "--windows 15"],
                      "perplexity", "-m", self.a4, "-f", self.text, "--window-size", "256")
         self.assertEqual(self.perplexity(windows=62)["tokens"], 62 * 63)  # exactly as many as there are
 
@@ -433,9 +435,16 @@ class Perplexity(Models):
         model.config["architectures"] = ["OtherForCausalLM"]  # cannot be loaded
         other = model.write(self.work / "other")
         command = ["perplexity", "-m", other, "-f", self.text]
-        self.refused(USAGE, "windows were asked for", *command)
+        self.refused(USAGE, "--windows is 20", *command)
         self.refused(USAGE, "predicts no token", *command, "--window-size", "2", "--scoring", "second-half")
         self.refused(UNSUPPORTED, "OtherForCausalLM", *command, "--windows", "1", "--window-size", "8")
+
+    def test_a_source_of_another_tokenizer(self):
+        other = TinyModel()
+        vocabulary = other.tokenizer["model"]["vocab"]
+        vocabulary["a"], vocabulary["e"] = vocabulary["e"], vocabulary["a"]
+        self.refused(USAGE, ["--source", "different tokenizers", self.a4], "perplexity", "-m", self.a4, "--source",
+                     other.write(self.work / "swapped"), "-f", self.text, "--windows", "1", "--window-size", "32")
 
     def compare(self, *models, options=()):
         value = self.json("perplexity", "--compare", *models, "-f", self.text, "--windows", "3", "--window-size", "64", *options)
@@ -525,7 +534,7 @@ class Perplexity(Models):
         self.refused(FAILURE, ["absent.txt", "No such file"], "perplexity", "-m", self.a4, "-f", self.work / "absent.txt")
         self.refused(FAILURE, "is a folder; a file is needed", "perplexity", "-m", self.a4, "-f", self.work)
         (self.work / "empty.txt").write_text("")
-        self.refused(USAGE, ["0 tokens", "20 windows"], "perplexity", "-m", self.a4, "-f", self.work / "empty.txt")
+        self.refused(USAGE, ["0 tokens", "--windows is 20"], "perplexity", "-m", self.a4, "-f", self.work / "empty.txt")
 
     def test_a_broken_model_is_an_error_and_not_a_number(self):
         broken = TinyModel("F32")

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import unittest
 from array import array
 from pathlib import Path
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also when started in the background, where it is ignored
 
 BUILD = Path(os.environ.get("HALFBYTE_BUILD_DIR", "build/release"))
 SANITIZE = os.environ.get("HALFBYTE_SANITIZE", "")

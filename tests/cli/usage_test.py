@@ -73,6 +73,14 @@ class Usage(TestCase):
 
     def test_unknown_options_and_words(self):
         self.refused(USAGE, "--nonsense", "env", "--nonsense")
+        self.refused(USAGE, "'--nonsense' is not an option of halfbyte quantize", "quantize", "--nonsense")
+        self.refused(USAGE, "'--max-shard' is not an option of halfbyte quantize", "quantize", "-m", "x", "-o", "y", "--scheme",
+                     "NVFP4A16", "--max-shard", "5GB")
+        self.refused(USAGE, "'--nonsense' is not an option of halfbyte\n", "--nonsense")
+        self.refused(USAGE, "--compare takes two values or more", "perplexity", "--compare", "x", "-f", "y")
+        self.refused(USAGE, ["--calibrate-tokens 5", "NVFP4A16"], "quantize", "-m", "x", "-o", "y", "--scheme", "NVFP4A16",
+                     "--calibrate-tokens", "5")
+        self.refused(USAGE, "name of the model is empty", "inspect", "")
         self.refused(USAGE, "extra", "env", "extra")
         self.refused(USAGE, "again", "inspect", LLMC, "again")
 

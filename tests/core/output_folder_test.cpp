@@ -78,17 +78,15 @@ TEST(OutputFolder, ForceWithoutCommitKeepsTheOldFolder) {
     EXPECT_EQ(test::read_file(folder / "out" / "old"), "old");
 }
 
-TEST(OutputFolder, ForceReplacesALinkAndNotWhatItPointsTo) {
+TEST(OutputFolder, ForceReplacesNoLink) {
     const TemporaryFolder folder;
     fs::create_directory(folder / "target");
     test::write_file(folder / "target" / "kept", "kept");
     fs::create_directory_symlink(folder / "target", folder / "out");
-    {
-        OutputFolder output(folder / "out", true);
-        output.commit();
-    }
+    EXPECT_TRUE(test::throws(ErrorKind::usage, "is a link and is not replaced",
+                             [&] { OutputFolder output(folder / "out", true); }));
     EXPECT_EQ(folder.names(), (Names{"out", "target"}));
-    EXPECT_FALSE(fs::is_symlink(folder / "out"));
+    EXPECT_TRUE(fs::is_symlink(folder / "out"));
     EXPECT_EQ(test::read_file(folder / "target" / "kept"), "kept");
 }
 

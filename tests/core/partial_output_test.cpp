@@ -196,6 +196,10 @@ TEST(OutputFile, RefusesWhatExistsOrCannotBe) {
     for (const char* name : {"file", "link"})
         EXPECT_TRUE(test::throws(ErrorKind::usage, "exists already; --force",
                                  [&] { OutputFile output(folder / name, false); }));
+    EXPECT_TRUE(test::throws(ErrorKind::usage, "is a link or a device",
+                             [&] { OutputFile output(folder / "link", true); }));
+    EXPECT_TRUE(test::throws(ErrorKind::usage, "is a link or a device",
+                             [&] { OutputFile output("/dev/null", true); }));
     for (const char* name : {"folder", "folder/", "", ".", "folder/.."})
         EXPECT_TRUE(test::throws(ErrorKind::usage, "is a folder; give the name of a file", [&] {
             OutputFile output(folder.path() / name, true);
@@ -203,6 +207,21 @@ TEST(OutputFile, RefusesWhatExistsOrCannotBe) {
     EXPECT_TRUE(test::throws(ErrorKind::failure, (folder / "no").string() + " does not exist",
                              [&] { OutputFile output(folder / "no/out", false); }));
     EXPECT_EQ(folder.names(), (Names{"file", "link", "folder"}));
+}
+
+TEST(OutputFile, ASecondRunIsRefusedWhileTheFirstLives) {
+    const TemporaryFolder folder;
+    {
+        const OutputFile first(folder / "out", false);
+        for (const bool force : {false, true}) {
+            EXPECT_TRUE(test::throws(ErrorKind::usage, "another run is writing it now",
+                                     [&] { OutputFile output(folder / "out", force); }));
+            EXPECT_TRUE(test::throws(ErrorKind::usage, "another run is writing it now",
+                                     [&] { OutputFolder output(folder / "out", force); }));
+        }
+        const OutputFile other(folder / "out2", false);
+    }
+    OutputFile(folder / "out", false);
 }
 
 TEST(OutputFile, WhatAppearsMeanwhileIsNotOverwritten) {

@@ -23,7 +23,7 @@ from support import DEMO_MODEL, DEMO_TEXT, PROGRAM, TestCase, TinyModel, halfbyt
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tests/fuzz").glob("*.md")])
-BUILDS = re.compile(r"\./(demo|test)\.sh|cmake|need_packages|pip install|\bpython3? -m venv|apt-get|scripts/fuzz\.sh|build/fuzz/")
+BUILDS = re.compile(r"\./(demo|test)\.sh|cmake|scripts/packages\.sh|pip install|\bpython3? -m venv|apt-get|scripts/fuzz\.sh|build/fuzz/")
 # Seconds, speeds and memory are those of one machine; so is the width of their columns.
 MEASURED = [(re.compile(r" +\d+(\.\d+)? s\b"), " _ s"), (re.compile(r" +\d+(\.\d+)? tokens/s"), " _ tokens/s"),
             (re.compile(r"(peak memory|needs about) \d+ MiB"), r"\1 _ MiB")]
