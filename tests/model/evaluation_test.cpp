@@ -149,7 +149,7 @@ TEST(Perplexity, TheErrorOfTheDifferenceIsThatOfPairs) {
 TEST(Perplexity, ATextWithTooFewWindowsIsAnErrorWithBothNumbers) {
     const Context context(1);
     const FakeDecoder decoder(4, 64, cycle);
-    EXPECT_TRUE(test::throws(ErrorKind::usage, {"39", "4 windows", "5 windows"}, [&] {
+    EXPECT_TRUE(test::throws(ErrorKind::usage, {"39", "4 windows", "--windows is 5"}, [&] {
         perplexity(context, {{&decoder}}, cycling(39), {.windows = 5, .window_size = 8});
     }));
 }
