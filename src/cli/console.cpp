@@ -156,7 +156,7 @@ bool reader_has_gone() {
 void settle_leftovers(const CommonOptions& options, const std::filesystem::path& output, bool force) {
     if (force) return remove_leftovers_of(output);
     for (const std::filesystem::path& path : leftovers_of(output))
-        warn(options, path.string() + ": left by a run that was stopped; --force removes it");
+        warn(options, path.string() + ": left by a run that was stopped; remove it, or let --force do so");
 }
 
 std::string mebibytes(uint64_t bytes) {

@@ -19,10 +19,12 @@ from traced import Traced, works
 
 
 ROOT = os.geteuid() == 0
+FEWER = 3 if support.SANITIZE else 1  # moments: each takes some tenths of a second there
 
 
 def spread(count, moments):
     """About `count` of them, the first and the last among them."""
+    count = max(2, count // FEWER)
     return sorted({moments[i * (len(moments) - 1) // (count - 1)] for i in range(count)})
 
 
@@ -99,7 +101,8 @@ class Moments(Writers, TestCase):
         self.calls = calls
         seen = collections.Counter(calls)
         moments = list(range(len(calls) - 8))  # the last ones, after all work, differ from run to run
-        return moments, [moment for moment in moments[1:] if seen[calls[moment - 1]] <= 2]
+        rare = [moment for moment in moments[1:] if seen[calls[moment - 1]] <= 2]
+        return moments, spread(len(rare), rare)
 
     def stopped_at(self, moment, writer, number, *options):
         """(exit code, stdout, stderr) of a writer that got the signal at a moment."""
@@ -129,13 +132,14 @@ class Moments(Writers, TestCase):
                         # A lock without its text yet is nothing to tell of.
                         if len(left) == 2:
                             self.assertRegex(told.err, rf"^halfbyte: warning: {self.place}/out\.partial-\w{{6}}: left by a "
-                                                       r"run that was stopped; --force removes it\n$")
+                                                       r"run that was stopped; remove it, or let --force do so\n$")
                         self.assertEqual(self.names(), ["out", *left])
                     self.assertEqual(self.ok(*self.command(writer, "--force")).err, "")
                     self.assert_whole(writer)
-            self.assertGreaterEqual(counts[False, 2], 10)  # in the middle of the write
-            self.assertGreater(counts[False, 1], 0)        # between the lock and its folder
-            self.assertGreater(counts[True, 2], 0)         # between the renaming and the end
+            self.assertGreaterEqual(counts[False, 2], 10 // FEWER)  # in the middle of the write
+            if FEWER == 1:
+                self.assertGreater(counts[False, 1], 0)  # between the lock and its folder
+                self.assertGreater(counts[True, 2], 0)   # between the renaming and the end
 
     def test_sigkill_while_an_old_output_is_replaced(self):
         moments, rare = self.survey("quantize")
@@ -166,7 +170,7 @@ class Moments(Writers, TestCase):
                     else:
                         self.assertEqual((code, out, err), (128 + number, "", "halfbyte: error: interrupted\n"))
                         self.assertEqual(self.names(), [])
-            self.assertGreaterEqual(counts[128 + number], count * 2 // 3)
+            self.assertGreaterEqual(counts[128 + number], count * 2 // 3 // FEWER)
         self.assertEqual(128 + signal.SIGINT, INTERRUPTED)
 
     def test_a_second_interrupt_ends_the_program_at_once_and_leaves_nothing(self):
@@ -218,9 +222,9 @@ class Moments(Writers, TestCase):
                     codes[code] += 1
                     if code != OK:
                         self.assertEqual(code, FAILURE)
-                        self.assertRegex(err, rf"^halfbyte: error: {self.place}/out\S*: [^\n]*No such file or directory\n$")
+                        self.assertRegex(err, rf"^halfbyte: error: {self.place}\S*: [^\n]*No such file or directory\n$")
                     self.assertFalse(self.place.exists())
-            self.assertGreater(codes[FAILURE], 8)
+            self.assertGreater(codes[FAILURE], 8 // FEWER)
 
     def test_a_source_that_is_cut_meanwhile(self):
         weights = self.model / "model.safetensors"
@@ -228,12 +232,13 @@ class Moments(Writers, TestCase):
         self.addCleanup(weights.write_bytes, whole)
         for writer in ["quantize", "logits"]:
             moments, _ = self.survey(writer)
-            moments = moments[1:len(moments) // 2]
+            moments = moments[1:len(moments) // 3]  # while the source is read
             number = {"x86_64": 1, "aarch64": 64}.get(os.uname().machine)  # of write, whose data may be in the mapped file
             writes = [moment for moment in moments if self.calls[moment - 1] == number]
             for size in [0, 5000, len(whole) - 1]:
-                for moment in sorted({*spread(8, moments), *writes[:6]}):
+                for moment in sorted({*spread(8, moments), *writes[:6 // FEWER]}):
                     with self.subTest(writer=writer, size=size, moment=moment):
+                        self.fresh_place()
                         with self.held_at(moment, writer, "--threads", "2" if moment % 2 else "1") as run:
                             os.truncate(weights, size)
                             code, out, err = run.go_on()
