@@ -68,8 +68,9 @@ void for_locks(const fs::path& given, const Use& use) {
         const fs::path lock = place.parent_path() / name;
         const int descriptor = ::open(lock.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (descriptor < 0) continue;
-        const bool alive = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-        if (is_file_of(descriptor, lock.c_str())) {
+        // A file system without flock does not tell: the lock and its folder are passed over.
+        const bool held = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0, alive = !held && errno == EWOULDBLOCK;
+        if ((held || alive) && is_file_of(descriptor, lock.c_str())) {
             char text[lock_text.size() + 1];
             const ssize_t size = ::pread(descriptor, text, sizeof text, 0);
             use(fs::path(lock).replace_extension(), lock,

@@ -1,6 +1,7 @@
 """Runs that are stopped, disks that are full, files that vanish: a clear error, and nothing half."""
 
 import collections
+import errno
 import json
 import math
 import os
@@ -195,6 +196,18 @@ class Moments(Writers, TestCase):
             self.assertEqual((code, err), (OK, ""))
             self.assert_whole(writer)
             self.fresh_place()
+
+    def test_without_locks_nothing_is_taken_for_left_over(self):
+        """Some file systems have no flock: then a run that goes on cannot be told from one that was killed."""
+        without_flock = self.failing({"x86_64": 73, "aarch64": 32}, errno.ENOTSUP)
+        moments, _ = self.survey("quantize")
+        self.stopped_at(moments[len(moments) // 2], "quantize", signal.SIGKILL)
+        before = self.content()
+        for options in [[], ["--force"]]:
+            self.assertEqual(self.ok(*self.command("quantize", *options), preexec_fn=without_flock).err, "")
+            after = self.content()
+            self.assertEqual({name: after.pop(name) for name in before}, before)
+            self.assertEqual(after, self.reference["quantize"])
 
     def test_an_output_that_appears_meanwhile_stays(self):
         for writer in ["quantize", "logits"]:

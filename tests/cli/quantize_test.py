@@ -1,6 +1,6 @@
 """quantize: what it writes, what it refuses, and that it leaves nothing half done."""
 
-import ctypes
+import errno
 import json
 import math
 import os
@@ -843,20 +843,7 @@ class Disk(QuantizeCase):
 
     def test_a_file_system_that_cannot_swap(self):
         """renameat2 with flags fails on some network file systems; here a seccomp filter makes it."""
-        def without_renameat2():
-            number = {"x86_64": 316, "aarch64": 276}[os.uname().machine]
-            statement = lambda code, jt, jf, k: struct.pack("<HBBI", code, jt, jf, k)
-            code = (statement(0x20, 0, 0, 0) +                  # load the number of the system call
-                    statement(0x15, 0, 1, number) +             # renameat2?
-                    statement(0x06, 0, 0, 0x00050000 | 22) +    # EINVAL
-                    statement(0x06, 0, 0, 0x7FFF0000))          # allowed
-            memory = ctypes.create_string_buffer(code)
-            program = ctypes.create_string_buffer(struct.pack("<H6xQ", len(code) // 8, ctypes.addressof(memory)))
-            libc = ctypes.CDLL(None, use_errno=True)
-            assert libc.prctl(38, 1, 0, 0, 0) == 0              # PR_SET_NO_NEW_PRIVS
-            assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
-        if os.uname().machine not in ("x86_64", "aarch64"):
-            self.skipTest("the number of renameat2 is known for x86-64 and AArch64 only")
+        without_renameat2 = self.failing({"x86_64": 316, "aarch64": 276}, errno.EINVAL)
         out = self.place / "out"
         self.ok(*self.quantize(self.model, out), preexec_fn=without_renameat2)
         (out / "model-old.safetensors").write_text("old")

@@ -4,6 +4,7 @@ The environment says where things are. CMakeLists.txt sets HALFBYTE_PROGRAM, HAL
 HALFBYTE_DEMO_MODEL and HALFBYTE_DEMO_TEXT may name the demo's model and texts where they are not in build/.
 """
 
+import ctypes
 import json
 import os
 import random
@@ -82,6 +83,23 @@ class TestCase(unittest.TestCase):
         for part in parts if isinstance(parts, list) else [parts]:
             self.assertIn(str(part), result.err)
         return result
+
+    def failing(self, numbers, error):
+        """A preexec_fn that makes a system call fail, by its numbers for the machines (a seccomp filter)."""
+        if os.uname().machine not in numbers:
+            self.skipTest(f"the number of the system call is not known for {os.uname().machine}")
+        def prepare():
+            statement = lambda code, jt, jf, k: struct.pack("<HBBI", code, jt, jf, k)
+            code = (statement(0x20, 0, 0, 0) +                                # load the number of the system call
+                    statement(0x15, 0, 1, numbers[os.uname().machine]) +      # this one?
+                    statement(0x06, 0, 0, 0x00050000 | error) +
+                    statement(0x06, 0, 0, 0x7FFF0000))                        # allowed
+            memory = ctypes.create_string_buffer(code)
+            program = ctypes.create_string_buffer(struct.pack("<H6xQ", len(code) // 8, ctypes.addressof(memory)))
+            libc = ctypes.CDLL(None, use_errno=True)
+            assert libc.prctl(38, 1, 0, 0, 0) == 0              # PR_SET_NO_NEW_PRIVS
+            assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+        return prepare
 
     def assert_nothing_new(self, folder, names):
         """Neither OUT nor a temporary folder."""
