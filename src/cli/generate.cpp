@@ -82,6 +82,7 @@ int run(Options options) {
         generate(*context, *decoder, prompt.tokens,
                  {.max_tokens = options.max_tokens, .stop = prompt.stop, .sampler = options.sampler},
                  [&](int32_t token) {
+                     if (interrupting_signal() != 0) print("\n");  // the error stands on a line of its own
                      stop_if_interrupted();
                      // Embeddings are often padded: such an id stands for no text.
                      if (tokenizer.contains(token)) print(stream.add(tokenizer.decode(std::span(&token, 1))));
