@@ -330,7 +330,8 @@ Items specialised(Items items) {
             ++i;
             continue;
         }
-        const std::string condition = items[i].text.substr(first ? 3 : 5);
+        const std::string& statement = items[i].text;  // a hostile one ends behind its keyword
+        const std::string condition = statement.substr(std::min<size_t>(first ? 3 : 5, statement.size()));
         auto value = value_of(condition);
         if (other && condition == assistant && !answers_taken.empty() && answers_taken.back()) value = false;
         const size_t end = branch_end(items, i);

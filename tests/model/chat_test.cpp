@@ -366,10 +366,27 @@ TEST(Chat, ThousandsOfTagsAreNotRecognised) {
 TEST(Chat, EveryStartOfATemplateIsReadWithoutHarm) {
     for (size_t size = 0; size < smollm.find_last_of('}'); ++size)
         EXPECT_FALSE(recognise_chat_template(smollm.substr(0, size))) << size;
-    for (const char* text :
-         {"{", "{{", "{%", "{#", "{{-", "{%-%}", "{%--%}", "{{}}", "{{+}}", "{{'\\", "{% elif x %}",
-          "{% if tools %}", "{% if tools %}{% else %}", "{% if not tools is defined %}{% elif x %}",
-          "{% endif %}", "{{x['']}}", "{{['a']}}", "{{''['a']}}"})
+    for (const char* text : {"{",
+                             "{{",
+                             "{%",
+                             "{#",
+                             "{{-",
+                             "{%-%}",
+                             "{%--%}",
+                             "{{}}",
+                             "{{+}}",
+                             "{{'\\",
+                             "{% elif x %}",
+                             "{% if tools %}",
+                             "{% if tools %}{% else %}",
+                             "{% if not tools is defined %}{% elif x %}",
+                             "{% endif %}",
+                             "{% if %}",
+                             "{% elif %}",
+                             "{% if tools %}{% elif %}{% endif %}",
+                             "{{x['']}}",
+                             "{{['a']}}",
+                             "{{''['a']}}"})
         EXPECT_FALSE(recognise_chat_template(text)) << text;
 }
 
