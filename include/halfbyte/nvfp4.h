@@ -62,9 +62,9 @@ struct NvFp4Shape {
     // Rp = rows and Kp = k rounded up to 16.
     static NvFp4Shape of(int64_t rows, int64_t k, ScaleLayout layout = ScaleLayout::linear);
 
-    int64_t blocks() const { return (k + 15) / 16; }         // blocks of a row that hold elements
-    int64_t padded_blocks() const { return padded_k / 16; }  // blocks of a row with padding
-    int64_t code_bytes() const { return padded_rows * (padded_k / 2); }
+    constexpr int64_t blocks() const { return (k + 15) / 16; }         // blocks of a row that hold elements
+    constexpr int64_t padded_blocks() const { return padded_k / 16; }  // blocks of a row with padding
+    constexpr int64_t code_bytes() const { return padded_rows * (padded_k / 2); }
     int64_t scale_bytes() const;  // of the whole buffer in `layout`, tile padding included
     bool operator==(const NvFp4Shape&) const = default;
 };

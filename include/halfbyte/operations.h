@@ -40,6 +40,11 @@ struct QuantizeArgs {
     ConstMatrix x;                        // [rows, k]
     const float* encode_scale = nullptr;  // G > 0: one number, or [rows] if scale_per_row
     bool scale_per_row = false;
+    // Dynamic scales: encode_scale is null, and G = min(fl(2688 / amax), FLT_MAX), amax over the finite
+    // values of all of x or of each row, is found first and written here, D = fl(1 / G) beside it. amax = 0:
+    // G = 1.
+    float* dynamic_encode_scale = nullptr;  // out: one number, or [rows] if scale_per_row
+    float* dynamic_decode_scale = nullptr;  // out, the same shape, or null
     Rounding rounding = Rounding::contract;
     NvFp4Shape shape;                 // of the result; rows and k are x's
     uint8_t* codes = nullptr;         // out [Rp, Kp/2], every byte written, padding as zero
@@ -50,8 +55,101 @@ struct QuantizeArgs {
 // y = round_T(fl((code * SF) * D)). Source: the definition of NVFP4 by NVIDIA; code * SF is exact.
 struct DequantizeArgs {
     NvFp4View a;
-    float decode_scale = 1.0f;  // D
-    Matrix y;                   // out [rows, k]
+    const float* decode_scale = nullptr;  // D: one number, or [rows] if scale_per_row
+    bool scale_per_row = false;
+    Matrix y;  // out [rows, k]
+};
+
+// What quantising and dequantising does to x, in one step: y = round_T(fl((code * SF) * fl(1 / G))).
+struct FakeQuantizeArgs {
+    ConstMatrix x;                        // [rows, k]
+    const float* encode_scale = nullptr;  // G > 0: one number, or [rows] if scale_per_row
+    bool scale_per_row = false;
+    Matrix y;  // out [rows, k]; may be x's own memory
+};
+
+// Block scales from one layout into another; the shape says how many there are and where they come from.
+// Padding is written as zero, whatever it was. Each conversion is the inverse of the one the other way.
+struct ConvertScalesArgs {
+    NvFp4Shape shape;                 // of the source
+    const uint8_t* source = nullptr;  // shape.scale_bytes()
+    ScaleLayout layout = ScaleLayout::linear;
+    uint8_t* target = nullptr;  // out, the scale_bytes() of the shape in `layout`; not the source's memory
+};
+
+// amax = max |x| over the finite values (0 if there is none), of all of x or of each row; and the scales that
+// follow from it, each out and each may be null: G = min(fl(2688 / amax), FLT_MAX), 1 for amax = 0;
+// D = fl(1 / G).
+struct AmaxArgs {
+    ConstMatrix x;  // [rows, k]
+    bool per_row = false;
+    float* amax = nullptr;  // out: one number, or [rows] if per_row
+    float* encode_scale = nullptr;
+    float* decode_scale = nullptr;
+};
+
+// MXFP4: E2M1 codes, one E8M0 block scale per 32 codes along K and no global scale. Source: OCP Microscaling
+// Formats specification 1.0; the scale's rule is vLLM's (format/e8m0.h): a block scale 2^(byte - 127), code =
+// E2M1(v / scale) of the exact quotient, to nearest even. A NaN adds nothing to amax and gets code 7, an
+// infinity makes the byte 253, as the rule gives it, and gets +-6.
+struct MxFp4Shape {
+    int64_t rows = 0;
+    int64_t k = 0;
+    int64_t padded_rows = 0;  // Rp >= rows
+    int64_t padded_k = 0;     // Kp >= k, a multiple of 32
+    ScaleLayout layout = ScaleLayout::linear;
+
+    static MxFp4Shape of(int64_t rows, int64_t k, ScaleLayout layout = ScaleLayout::linear);
+
+    int64_t blocks() const { return (k + 31) / 32; }
+    int64_t padded_blocks() const { return padded_k / 32; }
+    int64_t code_bytes() const { return padded_rows * (padded_k / 2); }
+    int64_t scale_bytes() const;
+    bool operator==(const MxFp4Shape&) const = default;
+};
+struct MxFp4QuantizeArgs {
+    ConstMatrix x;  // [rows, k]
+    MxFp4Shape shape;
+    uint8_t* codes = nullptr;         // out [Rp, Kp/2], every byte written, padding as zero
+    uint8_t* block_scales = nullptr;  // out, shape.scale_bytes(), every byte written
+};
+struct MxFp4DequantizeArgs {
+    const uint8_t* codes = nullptr;
+    const uint8_t* block_scales = nullptr;
+    MxFp4Shape shape;
+    Matrix y;  // out [rows, k]: round_T(code * 2^(byte - 127)), NaN for byte 255
+};
+
+// The same n x n matrix T for every n consecutive elements along K: x'_j = fl(c * sum_k x_k T_kj).
+// Hadamard (no matrix): T = diag(signs) times Sylvester's matrix, by butterflies: for h = 1, 2, 4 .. n/2 the
+// pair (i, i + h) becomes (fl(a + b), fl(a - b)). Any other T: acc = fma(x_k, T_kj, acc) from +0 in order of
+// k. Source: Sylvester 1867; Ashkboos et al., arXiv:2404.00456, for its use before quantising.
+enum class Accumulation {
+    contract,    // the order above: the same bits everywhere
+    tensor_core  // BF16 x and BF16 T, sums as the device's matrix unit makes them, not rounded before they
+                 // are used
+};
+struct BlockTransform {
+    int64_t n = 0;                   // 16, 32, 64 or 128; K is a multiple of it
+    const void* matrix = nullptr;    // T [n, n], T_kj at k * n + j; null: Hadamard
+    DType matrix_type = DType::f32;  // BF16 or FP32
+    const float* signs = nullptr;    // [n] of +-1, Hadamard only; null: all +1
+    float scale = 1.0f;  // c, for Hadamard fl(1 / sqrt(n)) or 1; applied here, never to the matrix
+    Accumulation accumulation = Accumulation::contract;
+};
+
+struct TransformArgs {
+    ConstMatrix x;  // [rows, k]
+    BlockTransform transform;
+    Matrix y;  // out [rows, k]: round_T(x'); may be x's own memory
+};
+
+// A producer and the quantiser in one: the bits of the two operations one after the other. In `quantize` the
+// x is not given (data = null): it is the producer's result, of type x.type.
+struct TransformQuantizeArgs {
+    ConstMatrix x;  // [rows, k]
+    BlockTransform transform;
+    QuantizeArgs quantize;  // x.type = F32: x' is not rounded before it is quantised
 };
 
 // W4A4 weights [N, K] as the CPU kernels read them: tiles of 16 rows, so that one vector holds one place of
@@ -118,6 +216,18 @@ struct RmsNormArgs {
 struct SiluMulArgs {
     ConstMatrix gate, up;  // [rows, K] of one type
     Matrix y;              // out; may be the memory of gate or of up
+};
+
+struct SiluMulQuantizeArgs {
+    ConstMatrix gate, up;   // [rows, k] of one type
+    QuantizeArgs quantize;  // x.type = T of y, that of gate and up
+};
+struct RmsNormQuantizeArgs {
+    ConstMatrix x;       // [rows, k]
+    Matrix residual;     // in and out [rows, k] of x's type, or data = null
+    ConstMatrix weight;  // [1, k] BF16, FP16 or FP32
+    float epsilon = 0;
+    QuantizeArgs quantize;  // x.type = T of y, that of x
 };
 
 // y_i = fl(e_i / sum32(e)), e_i = exp(fl(x_i - max x)); FP32, exp as docs/numbers.md defines it.

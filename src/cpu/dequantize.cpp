@@ -20,8 +20,8 @@ namespace {
 template <typename T>
 void dequantize_rows(const DequantizeArgs& args, T* y, int64_t begin, int64_t end) {
     const NvFp4Shape& shape = args.a.shape;
-    const V D = set(args.decode_scale);
     for (int64_t row = begin; row < end; row++) {
+        const V D = set(args.decode_scale[args.scale_per_row ? row : 0]);
         const uint8_t* codes = args.a.codes + row * (shape.padded_k / 2);
         const uint8_t* scales = nullptr;  // of the current four blocks: in every layout they lie side by side
         for (int64_t block = 0; block < shape.blocks(); block++) {

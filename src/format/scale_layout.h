@@ -16,19 +16,24 @@ struct ScalePosition {
     bool operator==(const ScalePosition&) const = default;
 };
 
-// Byte offset of the scale of (row, block); blocks_per_row is padded_k / 16.
-constexpr int64_t scale_offset(ScaleLayout layout, int64_t row, int64_t block, int64_t blocks_per_row) {
-    const int64_t tiles_per_row = (blocks_per_row + 3) / 4;
+// Byte offset of the scale of (row, block); blocks_per_row is padded_k / 16. An unsigned Index saves a GPU
+// the divisions of signed numbers; the offset has 64 bits.
+template <typename Index>
+constexpr int64_t scale_offset(ScaleLayout layout, Index row, Index block, Index blocks_per_row) {
+    const Index tiles_per_row = (blocks_per_row + 3) / 4;
     switch (layout) {
         case ScaleLayout::tiled_128x4:
-            return ((row / 128) * tiles_per_row + block / 4) * 512 + (row % 32) * 16 + (row / 32 % 4) * 4 +
-                   block % 4;
+            return (int64_t(row / 128) * tiles_per_row + block / 4) * 512 + (row % 32) * 16 +
+                   (row / 32 % 4) * 4 + block % 4;
         case ScaleLayout::tiled_8x4:
-            return ((row / 8) * tiles_per_row + block / 4) * 32 + (row % 8) * 4 + block % 4;
+            return (int64_t(row / 8) * tiles_per_row + block / 4) * 32 + (row % 8) * 4 + block % 4;
         case ScaleLayout::linear:
             break;
     }
-    return row * blocks_per_row + block;
+    return int64_t(row) * blocks_per_row + block;
+}
+constexpr int64_t scale_offset(ScaleLayout layout, int64_t row, int64_t block, int64_t blocks_per_row) {
+    return scale_offset<int64_t>(layout, row, block, blocks_per_row);
 }
 
 // The inverse, for every offset below scale_bytes(). In a tiled layout the row may lie beyond padded_rows and

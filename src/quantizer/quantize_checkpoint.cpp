@@ -108,7 +108,7 @@ Power power_of(const Context& context, const ConstMatrix& w, const NvFp4View& qu
                std::vector<float>& decoded) {
     decoded.resize(size_t(w.rows * w.cols));
     dequantize(context, {.a = quantized,
-                         .decode_scale = decode_scale,
+                         .decode_scale = &decode_scale,
                          .y = {decoded.data(), DType::f32, w.rows, w.cols, w.cols}});
     std::vector<Power> rows(static_cast<size_t>(w.rows));
     pool_of(context).parallel_for(w.rows, 16, [&](int64_t begin, int64_t end) {

@@ -1,11 +1,14 @@
 // exp in FP32, at most 1 ulp off, the same bits everywhere: argument reduction by ln 2 in two parts, a
 // polynomial of degree 7 by fma, and the power of two in two factors so that subnormal results round once.
+// One header for the CPU and the GPU (nvcc: --expt-relaxed-constexpr, for std::bit_cast).
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+
+#include "core/host_device.h"
 
 namespace halfbyte::reference {
 
@@ -19,15 +22,24 @@ inline constexpr uint32_t exp_polynomial[6] = {0x39502BDA, 0x3AB696C9, 0x3C0888A
 inline constexpr float exp_overflow = 88.7228f;  // above: infinity
 inline constexpr float exp_underflow = -104.0f;  // below: 0
 
-inline float exp(float x) {
+// Evaluated by the compiler, so that device code needs no table.
+consteval float exp_coefficient(int i) {
+    return std::bit_cast<float>(exp_polynomial[i]);
+}
+
+HALFBYTE_HOST_DEVICE inline float exp(float x) {
     if (std::isnan(x)) return x;
     if (x > exp_overflow) return std::numeric_limits<float>::infinity();
     if (x < exp_underflow) return 0.0f;
     const float k = std::fma(x, std::bit_cast<float>(exp_log2e), exp_round) - exp_round;
     float r = std::fma(k, std::bit_cast<float>(exp_minus_ln2_high), x);
     r = std::fma(k, std::bit_cast<float>(exp_minus_ln2_low), r);
-    float p = std::bit_cast<float>(exp_polynomial[0]);
-    for (int i = 1; i < 6; i++) p = std::fma(p, r, std::bit_cast<float>(exp_polynomial[i]));
+    float p = exp_coefficient(0);
+    p = std::fma(p, r, exp_coefficient(1));
+    p = std::fma(p, r, exp_coefficient(2));
+    p = std::fma(p, r, exp_coefficient(3));
+    p = std::fma(p, r, exp_coefficient(4));
+    p = std::fma(p, r, exp_coefficient(5));
     const float y = 1.0f + std::fma(p, r * r, r);
     const int exponent = int(k), half = exponent >> 1;
     const auto power = [](int e) { return std::bit_cast<float>(uint32_t(e + 127) << 23); };

@@ -11,6 +11,15 @@ namespace halfbyte::reference {
 
 void quantize(const QuantizeArgs& args);
 void dequantize(const DequantizeArgs& args);
+void fake_quantize(const FakeQuantizeArgs& args);
+void convert_scales(const ConvertScalesArgs& args);
+void amax(const AmaxArgs& args);
+void mxfp4_quantize(const MxFp4QuantizeArgs& args);
+void mxfp4_dequantize(const MxFp4DequantizeArgs& args);
+void transform(const TransformArgs& args);  // Accumulation::contract, whatever args say: the order of sums
+void transform_quantize(const TransformQuantizeArgs& args);
+void silu_mul_quantize(const SiluMulQuantizeArgs& args);
+void rms_norm_quantize(const RmsNormQuantizeArgs& args);
 void matmul_w4a4(const MatmulW4A4Args& args);
 void matmul_w4a16(const MatmulW4A16Args& args);
 void matmul_dense(const MatmulDenseArgs& args);

@@ -201,16 +201,34 @@ TEST(Dequantize, HasTheReferencesBitsForEveryTypeLayoutAndSize) {
                 NvFp4Shape shape = NvFp4Shape::of(rows, k, layout);
                 shape.padded_k += 32;
                 const Quantized q = random_quantized(shape, seed++);
+                const float D = 0.0371f;
                 OwnedMatrix expected(rows, k, type);
                 by_reference(reference::dequantize,
-                             {.a = q.view(), .decode_scale = 0.0371f, .y = expected.view()});
+                             {.a = q.view(), .decode_scale = &D, .y = expected.view()});
                 on_every_level([&](const cpu::Kernels& kernels, ThreadPool& pool) {
                     OwnedMatrix y(rows, k, type, k + 3, 0x7F);
-                    kernels.dequantize(pool, {.a = q.view(), .decode_scale = 0.0371f, .y = y.view()});
+                    kernels.dequantize(pool, {.a = q.view(), .decode_scale = &D, .y = y.view()});
                     EXPECT_TRUE(same_values(y.values(), expected.values(), std::max<int64_t>(1, k)));
                     EXPECT_TRUE(y.gaps_intact());
                 });
             }
+}
+
+TEST(Dequantize, TakesAScaleForEachRow) {
+    const Quantized q = random_quantized(NvFp4Shape::of(40, 100), 7);
+    std::vector<float> D;
+    for (int row = 0; row < 40; row++) D.push_back(std::ldexp(1.1f, row - 20));
+    for (const DType type : types) {
+        OwnedMatrix expected(40, 100, type), y(40, 100, type);
+        DequantizeArgs args{
+            .a = q.view(), .decode_scale = D.data(), .scale_per_row = true, .y = expected.view()};
+        by_reference(reference::dequantize, args);
+        on_every_level([&](const cpu::Kernels& kernels, ThreadPool& pool) {
+            args.y = y.view();
+            kernels.dequantize(pool, args);
+            EXPECT_TRUE(same_values(y.values(), expected.values(), 100));
+        });
+    }
 }
 
 TEST(Dequantize, DecodesEveryCodeWithEveryScale) {
@@ -222,9 +240,9 @@ TEST(Dequantize, DecodesEveryCodeWithEveryScale) {
     for (const DType type : types)
         for (const float D : {1.0f, 1e-3f, 0x1p-140f, 1e38f}) {
             OwnedMatrix expected(256, 16, type), y(256, 16, type);
-            by_reference(reference::dequantize, {.a = q.view(), .decode_scale = D, .y = expected.view()});
+            by_reference(reference::dequantize, {.a = q.view(), .decode_scale = &D, .y = expected.view()});
             on_every_level([&](const cpu::Kernels& kernels, ThreadPool& pool) {
-                kernels.dequantize(pool, {.a = q.view(), .decode_scale = D, .y = y.view()});
+                kernels.dequantize(pool, {.a = q.view(), .decode_scale = &D, .y = y.view()});
                 EXPECT_TRUE(same_values(y.values(), expected.values(), 16));
             });
         }

@@ -4,6 +4,7 @@
 #include <cfloat>
 #include <cmath>
 
+#include "format/dynamic_scale.h"
 #include "halfbyte/nvfp4.h"
 #include "support/random.h"
 #include "support/throws.h"
@@ -71,6 +72,24 @@ TEST(GlobalScale, RefusesAnAmaxThatHasNoScale) {
             DecodeScale::from_amax(amax);
         })) << amax;
     }
+}
+
+TEST(DynamicScale, IsTheEncodeScaleAndHasAValueForEveryAmax) {
+    test::Random random(2);
+    for (int i = 0; i < 10000; i++) {
+        const float amax = std::ldexp(random.uniform(1, 2), int(random.below(200)) - 100);
+        ASSERT_EQ(dynamic_encode_scale(amax), EncodeScale::from_amax(amax).encode());
+    }
+    EXPECT_EQ(dynamic_encode_scale(0.0f), 1.0f);
+    EXPECT_EQ(dynamic_encode_scale(FLT_MAX), float(2688.0 / double(FLT_MAX)));
+    EXPECT_EQ(dynamic_encode_scale(FLT_TRUE_MIN), FLT_MAX);
+    // 2688 / FLT_MAX = 0x1.5p11 / 2^128 = 0x1.5p-117: the last amax whose quotient is rounded to infinity
+    // lies below.
+    const float edge = 0x1.5p-117f;
+    EXPECT_EQ(dynamic_encode_scale(std::nextafter(edge, 0.0f)), FLT_MAX);
+    EXPECT_EQ(dynamic_encode_scale(edge), FLT_MAX);  // 2^128, infinity before the minimum
+    EXPECT_LT(dynamic_encode_scale(std::nextafter(edge, 1.0f)), FLT_MAX);
+    EXPECT_EQ(1.0f / FLT_MAX, 0x1p-128f);
 }
 
 }  // namespace

@@ -35,9 +35,10 @@ void dequantize_model(const std::string& model, const std::string& out, DType ty
     }
     const Context context;
     for (const auto& [module, linear] : source->nvfp4()) {
+        const float D = linear.weight_scale.decode();
         bytes.resize(size_t(linear.n * linear.k) * size_of(type));
         dequantize(context, {.a = {linear.codes, linear.block_scales, NvFp4Shape::of(linear.n, linear.k)},
-                             .decode_scale = linear.weight_scale.decode(),
+                             .decode_scale = &D,
                              .y = {bytes.data(), type, linear.n, linear.k, linear.k}});
         writer.write(module + ".weight", bytes);
         source->release(module);

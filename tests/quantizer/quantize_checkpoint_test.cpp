@@ -56,7 +56,7 @@ Expected by_reference(const TinyModel::Tensor& tensor, float amax) {
     const FloatEnvironment environment;
     const int64_t n = tensor.shape[0], k = tensor.shape[1];
     Expected expected{EncodeScale::from_amax(amax), {}, {}, {}, 0};
-    const float G = expected.scale.encode();
+    const float G = expected.scale.encode(), D = expected.scale.decode();
     const NvFp4Shape shape = NvFp4Shape::of(n, k);
     expected.codes.resize(size_t(shape.code_bytes()));
     expected.block_scales.resize(size_t(shape.scale_bytes()));
@@ -68,7 +68,7 @@ Expected by_reference(const TinyModel::Tensor& tensor, float amax) {
                          .stats = &expected.stats});
     std::vector<float> decoded(size_t(n * k));
     reference::dequantize({.a = {expected.codes.data(), expected.block_scales.data(), shape},
-                           .decode_scale = expected.scale.decode(),
+                           .decode_scale = &D,
                            .y = {decoded.data(), DType::f32, n, k, k}});
     double signal = 0, noise = 0;
     for (int64_t i = 0; i < n * k; i++) {

@@ -47,6 +47,17 @@ TEST(Dequantize, RoundsOnceAfterTheDecodeScaleAndOnceToTheType) {
     }
 }
 
+TEST(Dequantize, AScalePerRowIsThatRowsOwn) {
+    const Quantized q = test::random_quantized(NvFp4Shape::of(4, 33), 2);
+    const std::vector<float> D = {0.5f, 0.013f, 3.0f, 1e-30f};
+    OwnedMatrix y(4, 33);
+    reference::dequantize({.a = q.view(), .decode_scale = D.data(), .scale_per_row = true, .y = y.view()});
+    for (int64_t row = 0; row < 4; row++)
+        EXPECT_TRUE(
+            test::same_values(y.row(row).values(), test::dequantize(q, D[size_t(row)]).row(row).values(), 33))
+            << row;
+}
+
 TEST(Dequantize, ByteFFIsThePairOfMinus6AndTheLowNibbleComesFirst) {
     Quantized q(NvFp4Shape::of(1, 4), 0);
     q.scales[0] = 0x38;

@@ -133,7 +133,8 @@ TEST(MatmulDense, OfDecodedWeightsIsW4A16) {
     const Quantized w = test::random_quantized(NvFp4Shape::of(11, 117), 6);
     for (const DType type : types) {
         OwnedMatrix decoded(11, 117, type), d(4, 11);
-        reference::dequantize({.a = w.view(), .decode_scale = 1.0f, .y = decoded.view()});
+        const float D = 1.0f;
+        reference::dequantize({.a = w.view(), .decode_scale = &D, .y = decoded.view()});
         reference::matmul_dense({.x = x.input(), .w = decoded.input(), .d = d.view()});
         EXPECT_TRUE(test::same_values(d.values(), w4a16(x, w, std::vector<float>(11, 1.0f)).values(), 11))
             << name_of(type);

@@ -186,8 +186,9 @@ TEST(Padding, WhatLiesBetweenRowsIsNeitherReadNorWritten) {
     EXPECT_TRUE(test::same_bytes(a.codes.bytes(), b.codes.bytes(), 16));
     EXPECT_TRUE(test::same_bytes(a.scales.bytes(), b.scales.bytes(), 2));
     for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+        const float D = 0.002f;
         OwnedMatrix y(4, 17, type, 25, 0x7F);
-        reference::dequantize({.a = a.view(), .decode_scale = 0.002f, .y = y.view()});
+        reference::dequantize({.a = a.view(), .decode_scale = &D, .y = y.view()});
         EXPECT_TRUE(y.gaps_intact());
         EXPECT_FALSE(std::isnan(y.at(3, 16)));
     }

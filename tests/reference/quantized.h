@@ -26,7 +26,7 @@ inline Quantized quantize(const OwnedMatrix& x, float G, ScaleLayout layout = Sc
 
 inline OwnedMatrix dequantize(const Quantized& a, float D, DType type = DType::f32) {
     OwnedMatrix y(a.shape.rows, a.shape.k, type);
-    reference::dequantize({.a = a.view(), .decode_scale = D, .y = y.view()});
+    reference::dequantize({.a = a.view(), .decode_scale = &D, .y = y.view()});
     return y;
 }
 
