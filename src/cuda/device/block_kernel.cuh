@@ -1,0 +1,197 @@
+// The kernels in which a thread makes blocks of 16 by itself: a Source fetches what a block is made of and
+// makes its values, the rule of NVFP4 turns them into codes. A Source has
+//
+//   blocks                  neighbouring ones that a thread makes at a time, 1 or 2
+//   ctas                    of quantize_given on a multiprocessor: as many as leave registers enough
+//   unrolled                turns of its loop in one, 1 or 2: measured
+//   vector_columns()        on the host: the columns below need no care, whole blocks, aligned to 16 bytes
+//   Cursor at(row, column)  the blocks from `column` on, of a row; step(cursor, rows): of a row below it
+//
+//   Raw fetch_vector(cursor), Raw fetch(cursor, column)
+//                           as they lie in memory, +0 beyond the row's end; the first for columns below
+//                           vector_columns()
+//   make(raw, column, values)
+//                           all threads of a warp together; Raw() where there are no elements
+#pragma once
+
+#include "cuda/device/grid.cuh"
+#include "cuda/device/output.cuh"
+#include "cuda/device/tiles.cuh"
+#include "cuda/launch.h"
+#include "cuda/ptx/launch.cuh"
+
+namespace halfbyte::cuda {
+
+struct Values {
+    float value[block_elements];
+    float amax;  // the largest magnitude, NaN if one of them is
+};
+
+// An infinity or a NaN adds nothing.
+__device__ __forceinline__ float largest_finite_magnitude(const float (&values)[block_elements]) {
+    float amax = 0.0f;
+#pragma unroll
+    for (int i = 0; i < block_elements; i++) amax = fmaxf(amax, finite_magnitude(values[i]));
+    return amax;
+}
+
+// Quantises the block where there are elements, writes zeros elsewhere; for kernels that end with a block.
+__device__ __forceinline__ void store_quantized(const NvFp4Output& output, uint32_t row, uint32_t column,
+                                                const float (&values)[block_elements], float G) {
+    bool ordinary;
+    QuantizedBlock block = quantize_ordinary_block(values, largest_magnitude_or_nan(values), G, ordinary);
+    if (!ordinary) block = quantize_block(values, G);
+    if (!output.holds_elements(row, column)) block = {};
+    output.store(row, column, block);
+}
+
+// A thread has `turns` rows, a tile's height apart. Where the whole tile has elements, is aligned and
+// ordinary (block.cuh), a short loop fetches the next row's blocks while it works on one's. What it must not
+// do, and all other tiles, is done by a second loop with care for everything.
+template <typename Source, int turns>
+__global__ void __launch_bounds__(tile_threads, Source::ctas)
+    quantize_given(const __grid_constant__ Source source, const __grid_constant__ NvFp4Output output,
+                   const __grid_constant__ EncodeScales scales, const __grid_constant__ Tiles tiles) {
+    constexpr int blocks = Source::blocks;
+    constexpr bool may_gather = blocks == 1 && turns == 4;
+    const Position first = own_position(tiles);
+    const uint32_t column = first.column * blocks, height = tiles.height();
+    ptx::wait_for_previous_kernel();
+    uint32_t remaining = (1u << turns) - 1;  // a bit for every turn
+    if (is_inner(tiles)) {
+        const uint64_t codes_step = uint64_t(height) * output.padded_columns * 8;
+        uint8_t* codes = output.codes_of(first.row, column);
+        typename Source::Cursor cursor = source.at(first.row, column);
+        float G = scales(first.row);
+        typename Source::Raw next = source.fetch_vector(cursor);
+        uint32_t row = first.row, gathered = 0;
+        remaining = 0;
+#pragma unroll Source::unrolled
+        for (int turn = 0; turn < turns; turn++) {
+            const typename Source::Raw raw = next;
+            const float own_G = G;
+            if (turn + 1 < turns) {
+                source.step(cursor, height);
+                next = source.fetch_vector(cursor);
+                if (scales.per_row) G = scales(row + height);
+            }
+            Values values[blocks];
+            source.make(raw, column, values);
+            uint32_t made_scales = 0;
+#pragma unroll
+            for (int i = 0; i < blocks; i++) {
+                bool ordinary;
+                const QuantizedBlock made =
+                    quantize_ordinary_block(values[i].value, values[i].amax, own_G, ordinary);
+                remaining |= ordinary ? 0 : 1u << turn;
+                ptx::store_streaming(reinterpret_cast<uint2*>(codes) + i, made.codes);
+                made_scales |= made.scale << (8 * i);
+            }
+            if (may_gather) gathered |= made_scales << (8 * turn);
+            if (blocks == 2 && output.pairs_aligned) {
+                output.store_scale_pair(row, column, made_scales);
+            } else if (!may_gather || !tiles.gathers_scales) {
+#pragma unroll
+                for (int i = 0; i < blocks; i++) output.store_scale(row, column + i, made_scales >> (8 * i));
+            }
+            codes += codes_step;
+            row += height;
+        }
+        if (may_gather && tiles.gathers_scales) output.store_scales_of_4_rows(first.row, column, gathered);
+        remaining = __reduce_or_sync(~0u, remaining);
+        __syncwarp();  // before bytes that another lane has written are corrected
+    }
+#pragma unroll 1
+    for (int turn = 0; turn < turns && remaining != 0; turn++) {
+        if ((remaining >> turn & 1) == 0) continue;
+        const uint32_t row = first.row + turn * height;
+        const bool valid = output.holds_elements(row, column);
+        typename Source::Raw raw = {};
+        if (valid) raw = source.fetch(source.at(row, column), column);
+        Values values[blocks];
+        source.make(raw, column, values);
+#pragma unroll
+        for (int i = 0; i < blocks; i++) {
+            QuantizedBlock block;
+            if (valid) block = quantize_block(values[i].value, scales(row));
+            output.store(row, column + i, block);
+        }
+    }
+}
+
+template <typename Source>
+__global__ void __launch_bounds__(tile_threads)
+    quantize_dynamic(const __grid_constant__ Source source, const __grid_constant__ NvFp4Output output,
+                     const __grid_constant__ DynamicScales dynamic, const __grid_constant__ Tiles tiles) {
+    constexpr int blocks = Source::blocks;
+#pragma unroll 1
+    for (int pass = 0; pass < 2; pass++) {
+        for_each_block(tiles, [&](uint32_t row, uint32_t unit) {
+            const uint32_t column = unit * blocks;
+            const bool valid = output.holds_elements(row, column);
+            typename Source::Raw raw = {};
+            if (valid) raw = source.fetch(source.at(row, column), column);
+            Values values[blocks];
+            source.make(raw, column, values);
+#pragma unroll
+            for (int i = 0; i < blocks; i++) {
+                if (pass == 0) {
+                    add_amax(dynamic, row, valid,
+                             values[i].amax <= FLT_MAX ? values[i].amax
+                                                       : largest_finite_magnitude(values[i].value));
+                } else {
+                    QuantizedBlock block;
+                    if (valid) block = quantize_block(values[i].value, found_encode_scale(dynamic, row));
+                    output.store(row, column + i, block);
+                }
+            }
+        });
+        if (pass == 0) meet_all_blocks(dynamic.workspace);
+    }
+    finish_dynamic(dynamic);
+}
+
+template <typename Source>
+int64_t units(const NvFp4Output& output) {
+    return (int64_t(output.grid_columns) + Source::blocks - 1) / Source::blocks;
+}
+
+template <typename Source, int turns>
+void launch_turns(const Source& source, const NvFp4Output& output, const QuantizeArgs& args,
+                  const Launch& launch, Tiles tiles) {
+    tiles.inner_down = output.rows / (turns * tiles.height());
+    if (output.aligned)
+        tiles.inner_across =
+            std::min(output.columns, source.vector_columns()) / Source::blocks / tiles.width();
+    launch_grid(quantize_given<Source, turns>, grid_of(tiles), tile_threads, 0, launch, source, output,
+                EncodeScales{args.encode_scale, args.scale_per_row}, tiles);
+}
+
+// Four rows a thread where that leaves two CTAs for every multiprocessor, else one. Scales that are gathered
+// want tiles that are narrow and high.
+template <typename Source>
+void launch_given(const Source& source, const QuantizeArgs& args, const Launch& launch,
+                  const DeviceInfo& device) {
+    const NvFp4Output output = output_of(args);
+    const bool gather =
+        Source::blocks == 1 && output.layout == ScaleLayout::tiled_128x4 && is_aligned(output.scales, 4);
+    Tiles tiles =
+        make_tiles(output.grid_rows, units<Source>(output), {.rows_per_thread = 4, .narrow = gather});
+    tiles.gathers_scales = gather;
+    if (int64_t(tiles.across) * tiles.down >= 2 * device.multiprocessors)
+        return launch_turns<Source, 4>(source, output, args, launch, tiles);
+    tiles = make_tiles(output.grid_rows, units<Source>(output));
+    if (tiles.rows == 0 || tiles.columns == 0) return;
+    launch_turns<Source, 1>(source, output, args, launch, tiles);
+}
+
+template <typename Source>
+void launch_dynamic(const Source& source, const QuantizeArgs& args, const Launch& launch,
+                    const DeviceInfo& device) {
+    const NvFp4Output output = output_of(args);
+    const Tiles tiles = make_tiles(output.grid_rows, units<Source>(output));
+    launch_cooperative(quantize_dynamic<Source>, int64_t(tiles.across) * tiles.down, tile_threads, 0, launch,
+                       device, source, output, dynamic_scales_of(args, launch), tiles);
+}
+
+}  // namespace halfbyte::cuda

@@ -1,0 +1,88 @@
+// Values of a block after a Hadamard transform of n = 16, 32, 64 or 128 elements: the contract's butterfly, h
+// = 1, 2, 4 .. n/2. A thread has 16 neighbouring elements, or 32 if n has as many; the partners further away
+// are in other lanes.
+#pragma once
+
+#include "cuda/device/block_kernel.cuh"
+
+namespace halfbyte::cuda {
+
+// Of n elements, `count` in every lane.
+template <int n, int count>
+__device__ __forceinline__ void hadamard_butterfly(float (&v)[count]) {
+#pragma unroll
+    for (int h = 1; h < count; h *= 2)
+#pragma unroll
+        for (int i = 0; i < count; i++) {
+            if (i & h) continue;
+            const float a = v[i], b = v[i + h];
+            v[i] = a + b;
+            v[i + h] = a - b;
+        }
+#pragma unroll
+    for (int distance = 1; distance < n / count; distance *= 2) {
+        const float sign =
+            threadIdx.x & distance ? -1.0f : 1.0f;  // the upper of the pair takes the difference
+#pragma unroll
+        for (int i = 0; i < count; i++) v[i] = __fmaf_rn(v[i], sign, __shfl_xor_sync(~0u, v[i], distance));
+    }
+}
+
+template <typename T, int n, int blocks_at_a_time>
+struct HadamardSource {
+    static constexpr int blocks = blocks_at_a_time, count = blocks * block_elements;
+    static constexpr int ctas = blocks == 1 ? (sizeof(T) == 2 ? 4 : 3) : (sizeof(T) == 2 ? 3 : 1);
+    static constexpr int unrolled = 1;
+    using Cursor = const T*;
+    struct Raw {
+        Block<T> block[blocks];
+    };
+    BlockMatrix<const T> x;
+    const float* signs;  // [n], or null
+    float scale;
+
+    uint32_t vector_columns() const { return x.vector_columns; }
+    __device__ __forceinline__ Cursor at(uint32_t row, uint32_t column) const { return x.at(row, column); }
+    __device__ __forceinline__ void step(Cursor& cursor, uint32_t rows) const { cursor += rows * x.stride; }
+    __device__ __forceinline__ Raw fetch_vector(Cursor cursor) const {
+        Raw raw;
+#pragma unroll
+        for (int i = 0; i < blocks; i++)
+            raw.block[i] = load_vector<Reuse::none, T>(cursor + i * block_elements);
+        return raw;
+    }
+    __device__ __forceinline__ Raw fetch(Cursor cursor, uint32_t column) const {
+        Raw raw;
+#pragma unroll
+        for (int i = 0; i < blocks; i++) raw.block[i] = x.load_at(cursor + i * block_elements, column + i);
+        return raw;
+    }
+    __device__ __forceinline__ void make(const Raw& raw, uint32_t column, Values (&values)[blocks]) const {
+        float v[count];
+#pragma unroll
+        for (int i = 0; i < blocks; i++) {
+            widen(raw.block[i], values[i].value);
+#pragma unroll
+            for (int j = 0; j < block_elements; j++) v[i * block_elements + j] = values[i].value[j];
+        }
+        if (signs != nullptr) {
+#pragma unroll
+            for (int i = 0; i < count; i++)
+                v[i] *= __ldg(signs + column % (n / block_elements) * block_elements + i);
+        }
+        hadamard_butterfly<n>(v);
+#pragma unroll
+        for (int i = 0; i < blocks; i++) {
+#pragma unroll
+            for (int j = 0; j < block_elements; j++) values[i].value[j] = v[i * block_elements + j] * scale;
+            values[i].amax = largest_magnitude_or_nan(values[i].value);
+        }
+    }
+};
+
+template <typename T, int n, int blocks>
+HadamardSource<T, n, blocks> hadamard_source_of(const ConstMatrix& x, const BlockTransform& transform) {
+    return {blocks_of<const T>(x), transform.signs, transform.scale};
+}
+
+}  // namespace halfbyte::cuda

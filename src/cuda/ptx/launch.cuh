@@ -1,0 +1,15 @@
+// Programmatic dependent launch: a kernel's CTAs may start while the kernel before it still runs, and wait
+// here before they touch memory. PTX: griddepcontrol, sm_90 and later; before that a kernel starts after the
+// other.
+#pragma once
+
+namespace halfbyte::cuda::ptx {
+
+// Returns when all the grids that this one depends on are done and their writes visible.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+}  // namespace halfbyte::cuda::ptx
