@@ -22,6 +22,7 @@ inline constexpr const char* folder_type = "FOLDER";
 
 Command add_completion(CLI::App& program);
 Command add_env(CLI::App& program);
+Command add_explain(CLI::App& program);
 Command add_generate(CLI::App& program);
 Command add_inspect(CLI::App& program);
 Command add_logits(CLI::App& program);

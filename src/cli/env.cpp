@@ -8,8 +8,10 @@
 
 #include <fstream>
 
+#include "backend/cuda_library.h"
 #include "cli/command.h"
 #include "core/thread_pool.h"
+#include "halfbyte/cuda.h"
 #include "halfbyte/version.h"
 
 namespace halfbyte::cli {
@@ -75,9 +77,49 @@ std::string thread_reason(const CommonOptions& options, const ThreadLimits& limi
                                              : "the processors that this process may use";
 }
 
+std::string architecture_names() {
+    const CudaLibrary& library = cuda_library();
+    return library.kernels == nullptr
+               ? ""
+               : fmt::format("sm_{}", fmt::join(library.kernels->architectures(), ", sm_"));
+}
+
+Json cuda_json() {
+    const CudaLibrary& library = cuda_library();
+    const std::string reason = cuda::unavailable_reason();
+    Json devices = Json::array();
+    for (const cuda::DeviceInfo& device : cuda::devices())
+        devices.push_back({{"ordinal", device.ordinal},
+                           {"name", device.name},
+                           {"compute_capability", fmt::format("{}.{}", device.major, device.minor)},
+                           {"multiprocessors", device.multiprocessors},
+                           {"memory_bytes", device.memory}});
+    return {
+        {"library", library.kernels == nullptr ? Json(nullptr) : Json(library.path)},
+        {"architectures", library.kernels == nullptr ? std::vector<int>() : library.kernels->architectures()},
+        {"unavailable_reason", reason.empty() ? Json(nullptr) : Json(reason)},
+        {"devices", devices}};
+}
+
+void print_cuda() {
+    const CudaLibrary& library = cuda_library();
+    if (library.kernels != nullptr)
+        fmt::print("GPU        {}, compiled for {}\n", library.path, architecture_names());
+    const std::string reason = cuda::unavailable_reason();
+    if (!reason.empty())
+        fmt::print("{:<11}{}{}\n", library.kernels == nullptr ? "GPU" : "",
+                   reason.starts_with("no ") ? "" : "no: ", reason);
+    for (const cuda::DeviceInfo& device : cuda::devices())
+        fmt::print("           {}: {}, compute capability {}.{}, {} multiprocessors, {}\n", device.ordinal,
+                   device.name, device.major, device.minor, device.multiprocessors,
+                   gibibytes(uint64_t(device.memory)));
+}
+
 int run(const CommonOptions& options) {
     const auto context = make_context(options);
     const ThreadLimits limits = thread_limits();
+    std::vector<std::string> backends = {"cpu"};
+    if (cuda::unavailable_reason().empty()) backends.push_back("cuda");
     const std::string processor = proc_value("/proc/cpuinfo", "model name");
     const std::vector<std::pair<std::string, std::string>> libraries = {
         {"PCRE2", pcre2_version()},
@@ -99,7 +141,8 @@ int run(const CommonOptions& options) {
              {"version", version},
              {"compiler", HALFBYTE_COMPILER},
              {"build_type", HALFBYTE_BUILD_TYPE},
-             {"backends", {"cpu"}},
+             {"backends", backends},
+             {"cuda", cuda_json()},
              {"libraries", Json(std::map<std::string, std::string>(libraries.begin(), libraries.end()))},
              {"processor", processor},
              {"cpu_level", name_of(context->level())},
@@ -115,8 +158,8 @@ int run(const CommonOptions& options) {
              {"cgroup_memory_bytes", known(memory_limit())}});
         return 0;
     }
-    fmt::print("halfbyte   {}, {} build by {}; backends: cpu\n", version, HALFBYTE_BUILD_TYPE,
-               HALFBYTE_COMPILER);
+    fmt::print("halfbyte   {}, {} build by {}; backends: {}\n", version, HALFBYTE_BUILD_TYPE,
+               HALFBYTE_COMPILER, fmt::join(backends, ", "));
     fmt::print("processor  {}\n", processor.empty() ? "unknown" : processor);
     fmt::print("CPU level  {} ({}): {}\n", name_of(context->level()), description_of(context->level()),
                level_reason(options));
@@ -125,12 +168,13 @@ int run(const CommonOptions& options) {
                    !status.unsupported_reason.empty() ? "no: " + status.unsupported_reason
                    : status.level == context->level() ? std::string("yes, chosen")
                                                       : std::string("yes"));
+    print_cuda();
     fmt::print("threads    {}: {}\n", context->threads(), thread_reason(options, limits));
     fmt::print("memory     {} in all, {} available{}\n", gibibytes(memory("MemTotal")),
                gibibytes(memory("MemAvailable")),
                memory_limit() == 0 ? "" : ", control group limit " + gibibytes(memory_limit()));
     std::vector<std::string> names;
-    for (const auto& [name, number] : libraries) names.push_back(name + " " + number);
+    for (const auto& [name, number] : libraries) names.push_back(fmt::format("{} {}", name, number));
     fmt::print("libraries  {}\n", fmt::join(names, ", "));
     return 0;
 }

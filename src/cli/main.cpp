@@ -16,15 +16,16 @@
 namespace halfbyte::cli {
 namespace {
 
-constexpr Command (*commands[])(CLI::App&) = {add_quantize, add_inspect, add_perplexity, add_generate,
-                                              add_tokenize, add_logits,  add_env,        add_completion};
+constexpr Command (*commands[])(CLI::App&) = {add_quantize, add_inspect,  add_perplexity,
+                                              add_generate, add_tokenize, add_logits,
+                                              add_explain,  add_env,      add_completion};
 
 constexpr const char* help_description = "Show this help and exit";
 constexpr const char* version_description = "Show the version and exit";
 
 constexpr const char* exit_codes =
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 a check found a difference, 4 malformed file,\n"
-    "5 valid but unsupported (architecture, GGUF type, dialect, transform, CPU level), 130 interrupted\n"
+    "5 valid but unsupported (architecture, GGUF type, dialect, transform, CPU level, GPU), 130 interrupted\n"
     "(128 and the signal: 143 by SIGTERM), 141 nobody reads stdout any more (as in '| head').\n"
     "'halfbyte COMMAND --help' shows a command's options and examples.";
 

@@ -674,6 +674,30 @@ row("chat: an unknown template", UNSUPPORTED, GENERATE + " --chat", "{model}", "
     lambda model: setattr(model, "chat_template", "{% for message in messages %}[X]{{ message.content }}{% endfor %}"))
 
 
+# ---- explain
+
+for name, command, where, given, needed in [
+        ("no operation", "explain", "operation", "is required", "halfbyte explain --help"),
+        ("an unknown operation", "explain matmul", "operation", "matmul", ["quantize", "transform_quantize"]),
+        ("a transform of quantize", "explain quantize --transform hadamard", "--transform", "quantize has no transform", "leave"),
+        ("a size without a transform", "explain quantize --transform-n 32", "--transform-n", "quantize", "leave"),
+        ("scales of a transform", "explain transform --dynamic", "--dynamic", "transform has no dynamic scales", "leave"),
+        ("a layout of a transform", "explain transform --layout tiled_8x4", "--layout", "transform has no block scales", "leave"),
+        ("a layout that there is not", "explain quantize --layout tiled", "--layout", "tiled", ["linear", "tiled_128x4"]),
+        ("a size that does not divide", "explain transform --k 96 --transform-n 64", "transform.n", "K = 96", "16, 32"),
+        ("nothing that divides", "explain transform_quantize --k 100", "K = 100", "transform.n = 32", "pad x"),
+        ("tensor cores without a matrix", "explain transform --arithmetic tensor_core", "accumulation", "tensor_core", "matrix"),
+        ("tensor cores for F32", "explain transform --arithmetic tensor_core --transform matrix --type f32", "accumulation",
+         "x F32", "BF16 for both"),
+        ("too little padding", "explain quantize --k 100 --padded-k 96", "padded_k = 96", "k = 100", "multiple of 16"),
+        ("too few padded rows", "explain quantize --rows 9 --padded-rows 8", "padded_rows = 8", "rows = 9", "below"),
+        ("more than can be addressed", "explain quantize --rows 1000000000000 --k 1000000000000", "x", "1000000000000", "2^63"),
+        ("negative rows", "explain quantize --rows=-1", "--rows", "-1", "0"),
+        ("an unknown architecture", "explain quantize --device sm_91", "device", "sm_91", "sm_90"),
+        ("a device that is a word", "explain quantize --device first", "--device", "first", ["number", "sm_90"])]:
+    row(f"explain: {name}", USAGE, command, where, given, needed)
+
+
 # What no user should see: the words of a crash, of an assertion, of the C++ below.
 UNWANTED = re.compile(r"terminate called|what\(\)|[Aa]ssert|nlohmann|json\.exception|std::|Aborted|core dumped|Traceback|basic_string|"
                       r"vector::|_M_|bad_alloc|u?int(8|16|32|64)_t|size_t|\.cpp\b|\.h:\d|errno|0x[0-9a-f]{6,}|Segmentation|runtime_error|"

@@ -19,6 +19,8 @@ COMMANDS = {"quantize": ["-m", "--scheme", "--calibrate", "--calibrate-tokens", 
                          "--ignore-eos"],
             "tokenize": ["-m", "-p"],
             "logits": ["--tokens", "--arithmetic", "-o", "--force"],
+            "explain": ["--rows", "--k", "--type", "--layout", "--padded-rows", "--padded-k", "--transform", "--transform-n",
+                        "--arithmetic", "--dynamic", "--scale-per-row", "--unaligned", "--device"],
             "env": [],
             "completion": ["bash", "zsh", "fish"]}
 COMMON = ["--threads", "--cpu-level", "--format", "--quiet", "-v", "--help"]
@@ -200,7 +202,7 @@ class Streams(TestCase):
         self.assertEqual(result.err, "halfbyte: CPU level scalar, 1 thread\n")
 
     def test_json_is_one_document(self):
-        for arguments in [["env"], self.inspect, ["tokenize", "-m", self.model, "-p", "hi"]]:
+        for arguments in [["env"], ["explain", "quantize"], self.inspect, ["tokenize", "-m", self.model, "-p", "hi"]]:
             json.loads(self.ok(*arguments, "--format", "json").out)
 
     def test_a_full_disk_behind_stdout_is_an_error(self):
