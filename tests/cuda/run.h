@@ -1,0 +1,90 @@
+// A problem through every kernel of its operation that computes it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "core/float_environment.h"
+#include "cuda/device.h"
+#include "cuda/problem.h"
+#include "cuda/report.h"
+
+namespace halfbyte::conformance {
+
+template <typename Args>
+LaunchFunction launch_of(const cuda::Kernel<Args>& kernel, const Args& args, const cuda::DeviceInfo& info) {
+    return [&kernel, args, info](const cuda::Launch& launch) {
+        cuda::Launch named = launch;
+        named.kernel = kernel.name;
+        kernel.launch(args, named, info);
+    };
+}
+
+// The same device with one multiprocessor, which the host code of a kernel takes at its word: two tiles are
+// then a large problem, with four rows a thread, and CTAs that stay go round their loops many times.
+inline cuda::DeviceInfo one_multiprocessor(cuda::DeviceInfo info) {
+    info.multiprocessors = 1;
+    return info;
+}
+
+// Calls f(kernel, args on the device) for each kernel that computes the problem; the image is loaded before.
+// A launch that throws is a difference. False if no kernel computes it.
+template <typename Args, typename Function>
+bool for_each_kernel(const Operation<Args>& operation, const Problem<Args>& problem, const Case& c,
+                     Device& device, Report& report, const Function& f) {
+    bool computed = false;
+    for (const cuda::Kernel<Args>& kernel : operation.kernels) {
+        if (!report.wants(operation.name, kernel.name, c.group)) continue;
+        const Args args = problem.args(device.load(problem.image.bytes));
+        const std::string reason = kernel.unsupported_reason(args, device.info());
+        if (!reason.empty()) {
+            report.skip(operation.name, kernel.name, c.group, reason);
+            continue;
+        }
+        computed = true;
+        std::string difference;
+        try {
+            difference = f(kernel, args);
+        } catch (const std::exception& error) {
+            difference = error.what();
+        }
+        if (!difference.empty()) difference += fmt::format("; problem: {}", c.describe());
+        report.add(operation.name, kernel.name, c.group, problem.image.output_bytes(), difference);
+    }
+    return computed;
+}
+
+// All bytes are the reference's, for the device as it is and then with the grids of one multiprocessor, both
+// with the same workspace.
+template <typename Args>
+void compare_with_reference(const Operation<Args>& operation, const Case& c, Device& device, Report& report) {
+    bool wanted = !report.filtered();
+    for (const auto& kernel : operation.kernels) wanted |= report.wants(operation.name, kernel.name, c.group);
+    if (!wanted) return;
+    const FloatEnvironment environment;
+    const Problem<Args> problem = operation.make(c);
+    std::vector<uint8_t> expected = problem.image.bytes;
+    operation.reference(problem.args(expected.data()));
+    const bool computed =
+        for_each_kernel(operation, problem, c, device, report, [&](const auto& kernel, const Args& args) {
+            std::string difference;
+            for (const bool one : {false, true}) {
+                if (one) device.load(problem.image.bytes);
+                const cuda::DeviceInfo info = one ? one_multiprocessor(device.info()) : device.info();
+                device.launch(problem.workspace_bytes, launch_of(kernel, args, info));
+                difference = problem.image.first_difference(expected, device.fetch());
+                if (difference.empty() && !device.workspace_is_zero(problem.workspace_bytes))
+                    difference = "the workspace is not zero afterwards";
+                if (difference.empty()) continue;
+                if (one) difference += "; with the grid of one multiprocessor";
+                break;
+            }
+            return difference;
+        });
+    // vLLM's order is an extra that kernels may leave out; the contract is not.
+    if (!computed && !report.filtered() && c.rounding == Rounding::contract)
+        report.add(operation.name, "(none)", c.group, 0, "no kernel computes the problem: " + c.describe());
+}
+
+}  // namespace halfbyte::conformance
