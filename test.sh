@@ -3,6 +3,7 @@
 # ./test.sh --sanitize  the same with AddressSanitizer and UndefinedBehaviorSanitizer, the threads with
 #                       ThreadSanitizer, and every reader of files fuzzed for 20 seconds
 # ./test.sh --lint      clang-format and clang-tidy 19
+# ./test.sh --cuda      compiles the GPU's kernels for every architecture that they are written for
 # ./test.sh --interop [VENV]  with transformers, compressed-tensors and llm-compressor, in build/interop-venv or VENV
 set -eu
 cd "$(dirname "$0")"
@@ -52,6 +53,12 @@ case "${1:-}" in
     need_packages $build_packages $test_packages $lint_packages
     scripts/lint.sh
     ;;
+--cuda)
+    need_packages $build_packages
+    cmake -S . -B build/cuda -G Ninja -DHALFBYTE_CUDA=ON -DHALFBYTE_TESTS=OFF \
+        "-DHALFBYTE_CUDA_ARCHITECTURES=80;86;89;90a;100a;120a"
+    cmake --build build/cuda --target halfbyte_cuda
+    ;;
 --interop)
     need_packages $build_packages $test_packages python3-venv
     scripts/get_model.sh
@@ -64,7 +71,7 @@ case "${1:-}" in
     "$venv/bin/python" -B tests/interop/run.py
     ;;
 *)
-    sed -n '2,6s/^# //p' "$0" >&2
+    sed -n '2,7s/^# //p' "$0" >&2
     exit 2
     ;;
 esac

@@ -1,5 +1,6 @@
 """The installed tree: a ten-line consumer built by CMake and by pkg-config, headers, manual pages, completions."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import unittest
 from pathlib import Path
 
 BUILD, VERSION, CXX = (os.environ[name] for name in ("HALFBYTE_BUILD_DIR", "HALFBYTE_VERSION", "CXX"))
+CUDA = os.environ["HALFBYTE_CUDA_BUILT"] == "ON"
 CONSUMER = Path(__file__).parent / "consumer"
 # The worked block of docs/numbers.md.
 PRINTED = "ff ee cd ab 20 43 65 76 scale 7e\n"
@@ -35,6 +37,10 @@ class Install(unittest.TestCase):
         run("cmake", "-S", CONSUMER, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_CXX_COMPILER={CXX}")
         run("cmake", "--build", build)
         self.assertEqual(run(build / "consumer"), PRINTED)
+        # The example of docs/hardware.md, where the CUDA toolkit is found: the same block twice.
+        if (build / "quantize_gpu").exists():
+            shutil.copy(build / "quantize_gpu", self.prefix / "bin")  # from there it finds the GPU's library
+            self.assertRegex(run(self.prefix / "bin/quantize_gpu"), f"^(no GPU: .*\n|{PRINTED}{PRINTED})$")
 
     def test_a_version_that_is_not_there_is_refused_by_cmake(self):
         shutil.copytree(CONSUMER, self.work / "newer")
@@ -57,13 +63,39 @@ class Install(unittest.TestCase):
     def test_each_header_stands_alone(self):
         headers = sorted((self.prefix / "include/halfbyte").iterdir())
         self.assertEqual([header.name for header in headers],
-                         ["context.h", "dtype.h", "error.h", "nvfp4.h", "operations.h", "version.h"])
+                         ["context.h", "cuda.h", "dtype.h", "error.h", "nvfp4.h", "operations.h", "version.h"])
         for header in headers:
             run(CXX, "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++",
                 "-I", self.prefix / "include", "-include", header, "/dev/null")
 
     def test_the_program_runs_from_its_new_place(self):
         self.assertEqual(run(self.prefix / "bin/halfbyte", "--version"), f"halfbyte {VERSION}\n")
+
+    def test_the_program_finds_the_library_of_the_gpu(self):
+        cuda = json.loads(run(self.prefix / "bin/halfbyte", "env", "--format", "json"))["cuda"]
+        if CUDA:
+            library, = self.prefix.glob("lib*/**/libhalfbyte_cuda.so")
+            self.assertEqual(cuda["library"], str(library))
+        else:
+            self.assertEqual(list(self.prefix.rglob("libhalfbyte_cuda*")), [])
+            self.assertIsNone(cuda["library"])
+            self.check_not_found(cuda["unavailable_reason"])
+
+    def check_not_found(self, reason):
+        for part in ["libhalfbyte_cuda.so was not found in", "-DHALFBYTE_CUDA=ON"]:
+            self.assertIn(part, reason)
+
+    def test_a_consumer_of_cuda_h_alone(self):
+        """A static library is part of the program, so the program's folder counts; a shared one is beside the GPU's."""
+        flags = run("pkg-config", "--cflags", "--libs", "halfbyte", env=self.environment).split()
+        program = self.work / "gpu"
+        run(CXX, "-std=c++20", CONSUMER / "gpu.cpp", "-o", program, *flags)
+        libraries = str(next(self.prefix.glob("lib*/**/libhalfbyte.*")).parent)
+        reason = run(program, env=os.environ | {"LD_LIBRARY_PATH": libraries})
+        if CUDA:
+            self.assertNotIn("was not found", reason)
+        else:
+            self.check_not_found(reason)
 
     def test_completions_of_three_shells(self):
         for name in ["bash-completion/completions/halfbyte", "zsh/site-functions/_halfbyte",
