@@ -37,16 +37,22 @@ std::string architecture_reason(const Kernels& kernels, const DeviceInfo& device
                        fmt::join(compiled, ", sm_"));
 }
 
+// architecture: architecture_reason of the device
+template <typename Args>
+std::string reason_against(const Kernel<Args>& kernel, const std::string& architecture, const Args& args,
+                           const DeviceInfo& device) {
+    const std::string own = kernel.unsupported_reason(args, device);
+    const char* between = architecture.empty() || own.empty() ? "" : "; ";
+    return fmt::format("{}{}{}", architecture, between, own);
+}
+
 template <typename Args>
 std::vector<KernelStatus> table_of(const Kernels& kernels, KernelList<Args> list, const Args& args,
                                    const DeviceInfo& device) {
     const std::string architecture = architecture_reason(kernels, device);
     std::vector<KernelStatus> table;
-    for (const Kernel<Args>& kernel : list) {
-        const std::string own = kernel.unsupported_reason(args, device);
-        const char* between = architecture.empty() || own.empty() ? "" : "; ";
-        table.push_back({std::string(kernel.name), fmt::format("{}{}{}", architecture, between, own)});
-    }
+    for (const Kernel<Args>& kernel : list)
+        table.push_back({std::string(kernel.name), reason_against(kernel, architecture, args, device)});
     return table;
 }
 
@@ -54,18 +60,11 @@ std::string text_of(const DeviceInfo& device) {
     return fmt::format("{} ({}.{})", device.name, device.major, device.minor);
 }
 
-// The index of the kernel that runs.
-size_t choose(const char* operation, const std::vector<KernelStatus>& table, std::string_view asked,
-              const DeviceInfo& device) {
+// None of the table has the name that was asked for, or none can run.
+[[noreturn]] void fail_without_kernel(const char* operation, const std::vector<KernelStatus>& table,
+                                      std::string_view asked, const DeviceInfo& device) {
     std::vector<std::string> names, rows;
-    for (size_t i = 0; i < table.size(); i++) {
-        const auto& [name, reason] = table[i];
-        if (asked.empty() ? reason.empty() : name == asked) {
-            check(reason.empty(), ErrorKind::unsupported,
-                  "{}: the kernel {} was asked for and cannot run on {}: {}", operation, name,
-                  text_of(device), reason);
-            return i;
-        }
+    for (const auto& [name, reason] : table) {
         names.push_back(name);
         rows.push_back(fmt::format("  {}: {}", name, reason));
     }
@@ -76,6 +75,22 @@ size_t choose(const char* operation, const std::vector<KernelStatus>& table, std
     fail(ErrorKind::unsupported, "{}: no kernel can run on {}:\n{}", operation, text_of(device),
          rows.empty() ? std::string("  the operation has none in this build")
                       : fmt::format("{}", fmt::join(rows, "\n")));
+}
+
+// The kernel that runs. The table of all is made for an error only: this is on the way of every launch.
+template <typename Args>
+const Kernel<Args>& choose(const char* operation, const Kernels& kernels, KernelList<Args> list,
+                           const Args& args, std::string_view asked, const DeviceInfo& device) {
+    const std::string architecture = architecture_reason(kernels, device);
+    for (const Kernel<Args>& kernel : list) {
+        if (!asked.empty() && kernel.name != asked) continue;
+        const std::string reason = reason_against(kernel, architecture, args, device);
+        if (reason.empty()) return kernel;
+        check(asked.empty(), ErrorKind::unsupported,
+              "{}: the kernel {} was asked for and cannot run on {}: {}", operation, kernel.name,
+              text_of(device), reason);
+    }
+    fail_without_kernel(operation, table_of(kernels, list, args, device), asked, device);
 }
 
 // The workspace that a launch brings along; what: who needs it.
@@ -113,9 +128,7 @@ void run(const char* operation, KernelList<Args> Kernels::* list, const Launch& 
         check_workspace(operation, "dynamic scales need", launch, workspace_bytes_of(args.quantize));
     const Kernels& kernels = loaded(operation);
     const DeviceInfo device = current_device(operation, kernels);
-    const size_t chosen =
-        choose(operation, table_of(kernels, kernels.*list, args, device), launch.kernel, device);
-    const Kernel<Args>& kernel = (kernels.*list)[chosen];
+    const Kernel<Args>& kernel = choose(operation, kernels, kernels.*list, args, launch.kernel, device);
     launch_on(device, fmt::format("{}, kernel {}", operation, kernel.name),
               [&] { kernel.launch(args, launch, device); });
 }
