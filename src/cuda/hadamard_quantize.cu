@@ -12,18 +12,17 @@ template <typename Body>
 void with_source(const TransformQuantizeArgs& args, const Body& body) {
     with_type(args.x.type, [&](auto element) {
         with_transform_size(args.transform.n, [&](auto n) {
-            body(hadamard_source_of < decltype(element), n, n == 16 ? 1 : 2 > (args.x, args.transform));
+            constexpr int blocks = n == 16 ? 1 : 2;
+            body(hadamard_source_of<decltype(element), n, blocks>(args.x, args.transform));
         });
     });
 }
 
 std::string given_reason(const TransformQuantizeArgs& args, const DeviceInfo&) {
-    const std::string reason = hadamard_reason(args.transform);
-    return reason.empty() ? given_scales_reason(args.quantize) : reason;
+    return first_reason(hadamard_reason(args.transform), given_scales_reason(args.quantize));
 }
 std::string dynamic_reason(const TransformQuantizeArgs& args, const DeviceInfo&) {
-    const std::string reason = hadamard_reason(args.transform);
-    return reason.empty() ? dynamic_scales_reason(args.quantize) : reason;
+    return first_reason(hadamard_reason(args.transform), dynamic_scales_reason(args.quantize));
 }
 
 void launch_with_given_scales(const TransformQuantizeArgs& args, const Launch& launch,

@@ -21,22 +21,28 @@ inline void check_cuda(cudaError_t status, const char* what) {
                                             " (" + cudaGetErrorString(status) + ")");
 }
 
-// A kernel that may start before the one ahead of it in the stream has ended: it calls
-// wait_for_previous_kernel() before it touches memory.
 template <typename... Parameters, typename... Values>
-void launch_grid(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared_bytes,
-                 const Launch& launch, const Values&... values) {
+void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Parameters...), dim3 grid, int threads,
+                 size_t shared_bytes, const Launch& launch, const Values&... values) {
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3(unsigned(threads));
     config.dynamicSmemBytes = shared_bytes;
     config.stream = launch.stream;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &attribute;
     config.numAttrs = 1;
     check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(values)...), "launch");
+}
+
+// A kernel that may start before the one ahead of it in the stream has ended: it calls
+// wait_for_previous_kernel() before it touches memory.
+template <typename... Parameters, typename... Values>
+void launch_grid(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared_bytes,
+                 const Launch& launch, const Values&... values) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    launch_with(attribute, kernel, grid, threads, shared_bytes, launch, values...);
 }
 
 // As many CTAs of the kernel as run on the device at once, and no more than `ctas`.
@@ -70,17 +76,11 @@ void launch_resident(void (*kernel)(Parameters...), int64_t ctas, int threads, s
 template <typename... Parameters, typename... Values>
 void launch_cooperative(void (*kernel)(Parameters...), int64_t ctas, int threads, size_t shared_bytes,
                         const Launch& launch, const DeviceInfo& device, const Values&... values) {
-    cudaLaunchConfig_t config = {};
-    config.gridDim = resident_grid(kernel, ctas, threads, shared_bytes, device);
-    config.blockDim = dim3(unsigned(threads));
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = launch.stream;
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(values)...), "launch");
+    launch_with(attribute, kernel, resident_grid(kernel, ctas, threads, shared_bytes, device), threads,
+                shared_bytes, launch, values...);
 }
 
 inline bool is_aligned(const void* address, size_t bytes) {
@@ -92,15 +92,6 @@ template <typename M>
 bool rows_aligned(const M& matrix) {
     return is_aligned(matrix.data, 16) &&
            (matrix.rows <= 1 || matrix.stride * int64_t(size_of(matrix.type)) % 16 == 0);
-}
-
-inline int64_t scale_rows(ScaleLayout layout, int64_t padded_rows) {
-    return round_up(padded_rows, layout == ScaleLayout::tiled_128x4 ? 128
-                                 : layout == ScaleLayout::tiled_8x4 ? 8
-                                                                    : 1);
-}
-inline int64_t scale_columns(ScaleLayout layout, int64_t padded_blocks) {
-    return round_up(padded_blocks, layout == ScaleLayout::linear ? 1 : 4);
 }
 
 inline NvFp4Output output_of(const QuantizeArgs& args) {

@@ -22,10 +22,10 @@ __global__ void __launch_bounds__(matrix_threads(n), 1)
 
 void launch_matrix(const TransformArgs& args, const Launch& launch, const DeviceInfo& device) {
     const Tiles tiles = matrix_tiles(args.transform.n, args.y.rows, args.y.cols / block_elements);
-    if (count_of(tiles) == 0) return;
+    if (tiles.count() == 0) return;
     with_type(args.x.type, [&](auto element) {
         with_transform_size(args.transform.n, [&](auto n) {
-            launch_resident(matrix<n, decltype(element)>, count_of(tiles), matrix_threads(n),
+            launch_resident(matrix<n, decltype(element)>, tiles.count(), matrix_threads(n),
                             matrix_shared_bytes(n), launch, device,
                             matrix_input_of<decltype(element)>(args.x, args.transform),
                             element_output_of(args.y), tiles);

@@ -48,10 +48,10 @@ void launch_with_given_scales(const TransformQuantizeArgs& args, const Launch& l
                               const DeviceInfo& device) {
     const NvFp4Output output = output_of(args.quantize);
     const Tiles tiles = matrix_tiles(args.transform.n, output.grid_rows, output.grid_columns);
-    if (count_of(tiles) == 0) return;
+    if (tiles.count() == 0) return;
     with_type(args.x.type, [&](auto element) {
         with_transform_size(args.transform.n, [&](auto n) {
-            launch_resident(matrix_quantize<n, decltype(element)>, count_of(tiles), matrix_threads(n),
+            launch_resident(matrix_quantize<n, decltype(element)>, tiles.count(), matrix_threads(n),
                             matrix_shared_bytes(n), launch, device,
                             matrix_input_of<decltype(element)>(args.x, args.transform), output,
                             EncodeScales{args.quantize.encode_scale, args.quantize.scale_per_row}, tiles);
@@ -65,7 +65,7 @@ void launch_with_dynamic_scales(const TransformQuantizeArgs& args, const Launch&
     const Tiles tiles = matrix_tiles(args.transform.n, output.grid_rows, output.grid_columns);
     with_type(args.x.type, [&](auto element) {
         with_transform_size(args.transform.n, [&](auto n) {
-            launch_cooperative(matrix_quantize_dynamic<n, decltype(element)>, count_of(tiles),
+            launch_cooperative(matrix_quantize_dynamic<n, decltype(element)>, tiles.count(),
                                matrix_threads(n), matrix_shared_bytes(n), launch, device,
                                matrix_input_of<decltype(element)>(args.x, args.transform), output,
                                dynamic_scales_of(args.quantize, launch), tiles);

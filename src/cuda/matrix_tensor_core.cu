@@ -295,8 +295,7 @@ Input input_of(const ConstMatrix& x, const BlockTransform& transform) {
 
 template <int n>
 int64_t ctas(int64_t grid_rows, int64_t grid_columns) {
-    const int64_t columns = Group<n>::columns / block_elements;
-    const int64_t groups = (grid_rows + 15) / 16 * ((grid_columns + columns - 1) / columns);
+    const int64_t groups = (grid_rows + 15) / 16 * ((grid_columns + Group<n>::blocks - 1) / Group<n>::blocks);
     return (groups + warps - 1) / warps;
 }
 

@@ -56,17 +56,19 @@ constexpr ScalePosition scale_position(ScaleLayout layout, int64_t offset, int64
     return {offset / blocks_per_row, offset % blocks_per_row};
 }
 
+// Rows and blocks of a row that a scale buffer holds: whole tiles.
+constexpr int64_t scale_rows(ScaleLayout layout, int64_t padded_rows) {
+    return round_up(padded_rows, layout == ScaleLayout::tiled_128x4 ? 128
+                                 : layout == ScaleLayout::tiled_8x4 ? 8
+                                                                    : 1);
+}
+constexpr int64_t scale_columns(ScaleLayout layout, int64_t blocks_per_row) {
+    return round_up(blocks_per_row, layout == ScaleLayout::linear ? 1 : 4);
+}
+
 // Bytes of a scale buffer, tile padding included.
 constexpr int64_t scale_buffer_bytes(ScaleLayout layout, int64_t padded_rows, int64_t blocks_per_row) {
-    switch (layout) {
-        case ScaleLayout::tiled_128x4:
-            return round_up(padded_rows, 128) * round_up(blocks_per_row, 4);
-        case ScaleLayout::tiled_8x4:
-            return round_up(padded_rows, 8) * round_up(blocks_per_row, 4);
-        case ScaleLayout::linear:
-            break;
-    }
-    return padded_rows * blocks_per_row;
+    return scale_rows(layout, padded_rows) * scale_columns(layout, blocks_per_row);
 }
 
 }  // namespace halfbyte

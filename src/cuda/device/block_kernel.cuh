@@ -178,7 +178,7 @@ void launch_given(const Source& source, const QuantizeArgs& args, const Launch& 
     Tiles tiles =
         make_tiles(output.grid_rows, units<Source>(output), {.rows_per_thread = 4, .narrow = gather});
     tiles.gathers_scales = gather;
-    if (int64_t(tiles.across) * tiles.down >= 2 * device.multiprocessors)
+    if (tiles.count() >= 2 * device.multiprocessors)
         return launch_turns<Source, 4>(source, output, args, launch, tiles);
     tiles = make_tiles(output.grid_rows, units<Source>(output));
     if (tiles.rows == 0 || tiles.columns == 0) return;
@@ -190,8 +190,8 @@ void launch_dynamic(const Source& source, const QuantizeArgs& args, const Launch
                     const DeviceInfo& device) {
     const NvFp4Output output = output_of(args);
     const Tiles tiles = make_tiles(output.grid_rows, units<Source>(output));
-    launch_cooperative(quantize_dynamic<Source>, int64_t(tiles.across) * tiles.down, tile_threads, 0, launch,
-                       device, source, output, dynamic_scales_of(args, launch), tiles);
+    launch_cooperative(quantize_dynamic<Source>, tiles.count(), tile_threads, 0, launch, device, source,
+                       output, dynamic_scales_of(args, launch), tiles);
 }
 
 }  // namespace halfbyte::cuda

@@ -30,22 +30,6 @@ __device__ __forceinline__ float widen(__half value) {
     return __half2float(value);
 }
 
-// round_T
-template <typename T>
-__device__ __forceinline__ T narrow(float value);
-template <>
-__device__ __forceinline__ float narrow<float>(float value) {
-    return value;
-}
-template <>
-__device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float value) {
-    return __float2bfloat16_rn(value);
-}
-template <>
-__device__ __forceinline__ __half narrow<__half>(float value) {
-    return __float2half_rn(value);
-}
-
 __device__ __forceinline__ void widen(const Block<float>& block, float (&values)[block_elements]) {
 #pragma unroll
     for (int i = 0; i < block_elements; i++) values[i] = __uint_as_float(block.word[i]);
@@ -66,6 +50,7 @@ __device__ __forceinline__ void widen(const Block<__half>& block, float (&values
     }
 }
 
+// round_T
 __device__ __forceinline__ void narrow(const float (&values)[block_elements], Block<float>& block) {
 #pragma unroll
     for (int i = 0; i < block_elements; i++) block.word[i] = __float_as_uint(values[i]);

@@ -3,8 +3,8 @@
 //
 // A lane owns one block of 16 outputs in each of several rows; n / 16 neighbouring lanes have one transform.
 // The warp's inputs lie in shared memory as FP32, and so does T, once for a CTA that stays for the whole
-// matrix. A value of T that a lane reads serves 4 multiply-adds. Warps do not wait for each other, so that
-// some load while others compute.
+// matrix. A value of T that a lane reads serves a multiply-add in each row. Warps do not wait for each other,
+// so that some load while others compute.
 #pragma once
 
 #include "cuda/device/elements_kernel.cuh"
@@ -129,9 +129,6 @@ MatrixInput<T> matrix_input_of(const ConstMatrix& x, const BlockTransform& trans
 
 inline Tiles matrix_tiles(int64_t n, int64_t rows, int64_t columns) {
     return make_tiles(rows, columns, {.threads = matrix_threads(n), .rows_per_thread = matrix_rows(n)});
-}
-inline int64_t count_of(const Tiles& tiles) {
-    return int64_t(tiles.across) * tiles.down;
 }
 
 }  // namespace halfbyte::cuda

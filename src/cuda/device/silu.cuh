@@ -47,7 +47,8 @@ __device__ __forceinline__ float silu_quotient(float a, float d) {
 // |g| <= 87, a value of T
 template <typename T>
 __device__ __forceinline__ float silu_plain(float g) {
-    return silu_quotient < sizeof(T) == 4 > (g, silu_divisor(g));
+    constexpr bool newton = sizeof(T) == 4;
+    return silu_quotient<newton>(g, silu_divisor(g));
 }
 
 // Any g.

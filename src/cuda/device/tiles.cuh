@@ -20,6 +20,7 @@ struct Tiles {
 
     __host__ __device__ uint32_t width() const { return 1u << width_log2; }
     __host__ __device__ uint32_t height() const { return tile_threads >> width_log2; }
+    __host__ __device__ int64_t count() const { return int64_t(across) * down; }
 };
 
 struct TileChoice {
