@@ -12,7 +12,7 @@ template <typename Body>
 void with_source(const TransformQuantizeArgs& args, const Body& body) {
     with_type(args.x.type, [&](auto element) {
         with_transform_size(args.transform.n, [&](auto n) {
-            constexpr int blocks = n == 16 ? 1 : 2;
+            constexpr int blocks = 2;
             body(hadamard_source_of<decltype(element), n, blocks>(args.x, args.transform));
         });
     });

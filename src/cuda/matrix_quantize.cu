@@ -7,40 +7,71 @@
 namespace halfbyte::cuda {
 namespace {
 
+// scales(row): the encode scale.
+template <typename Scales>
+struct Finish {
+    const NvFp4Output& output;
+    Scales scales;
+
+    __device__ __forceinline__ bool allows_quick(uint32_t end_column) const {
+        return output.aligned && end_column <= output.columns;
+    }
+    __device__ __forceinline__ bool quick(uint32_t row, uint32_t column, const float (&sums)[block_elements],
+                                          float scale) const {
+        bool ordinary;
+        const float G = scales(min(row, output.rows - 1));
+        const QuantizedBlock block = quantize_ordinary_block(scaled_ordinary(sums, scale), G, ordinary);
+        if (row >= output.rows) return row >= output.grid_rows;
+        ptx::store_streaming(reinterpret_cast<uint2*>(output.codes_of(row, column)), block.codes);
+        output.store_scale(row, column, block.scale);
+        return ordinary;
+    }
+    __device__ __forceinline__ void any(uint32_t row, uint32_t column,
+                                        const float (&values)[block_elements]) const {
+        QuantizedBlock block;
+        if (output.holds_elements(row, column)) block = quantize_block(values, scales(row));
+        output.store(row, column, block);
+    }
+};
+
 template <int n, typename T>
-__global__ void __launch_bounds__(matrix_threads(n), 1)
+__global__ void __launch_bounds__(matrix_threads(n), matrix_ctas(n))
     matrix_quantize(const __grid_constant__ MatrixInput<T> input, const __grid_constant__ NvFp4Output output,
                     const __grid_constant__ EncodeScales scales, const __grid_constant__ Tiles tiles) {
     ptx::wait_for_previous_kernel();
     load_matrix<n>(input.matrix, input.matrix_is_bf16);
-    for_each_transformed_block<n>(
-        input, tiles, [&](uint32_t row, uint32_t column, const float(&values)[block_elements]) {
-            store_quantized(output, row, column, values,
-                            output.holds_elements(row, column) ? scales(row) : 1.0f);
-        });
+    for_each_transformed_block<n>(input, tiles, Finish<const EncodeScales&>{output, scales});
 }
 
+struct FindAmax {
+    const NvFp4Output& output;
+    const DynamicScales& dynamic;
+
+    __device__ __forceinline__ bool allows_quick(uint32_t) const { return true; }
+    __device__ __forceinline__ bool quick(uint32_t row, uint32_t column, float (&sums)[block_elements],
+                                          float scale) const {
+#pragma unroll
+        for (int i = 0; i < block_elements; i++) sums[i] *= scale;
+        any(row, column, sums);
+        return true;
+    }
+    __device__ __forceinline__ void any(uint32_t row, uint32_t column,
+                                        const float (&values)[block_elements]) const {
+        add_amax(dynamic, row, output.holds_elements(row, column), largest_finite_magnitude(values));
+    }
+};
+
 template <int n, typename T>
-__global__ void __launch_bounds__(matrix_threads(n), 1)
+__global__ void __launch_bounds__(matrix_threads(n), matrix_ctas(n))
     matrix_quantize_dynamic(const __grid_constant__ MatrixInput<T> input,
                             const __grid_constant__ NvFp4Output output,
                             const __grid_constant__ DynamicScales dynamic,
                             const __grid_constant__ Tiles tiles) {
     load_matrix<n>(input.matrix, input.matrix_is_bf16);
-#pragma unroll 1
-    for (int pass = 0; pass < 2; pass++) {
-        for_each_transformed_block<n>(
-            input, tiles, [&](uint32_t row, uint32_t column, const float(&values)[block_elements]) {
-                if (pass == 0)
-                    add_amax(dynamic, row, output.holds_elements(row, column),
-                             largest_finite_magnitude(values));
-                else
-                    store_quantized(
-                        output, row, column, values,
-                        output.holds_elements(row, column) ? found_encode_scale(dynamic, row) : 1.0f);
-            });
-        if (pass == 0) meet_all_blocks(dynamic.workspace);
-    }
+    for_each_transformed_block<n>(input, tiles, FindAmax{output, dynamic});
+    meet_all_blocks(dynamic.workspace);
+    const auto scales = [&](uint32_t row) { return found_encode_scale(dynamic, row); };
+    for_each_transformed_block<n>(input, tiles, Finish<decltype(scales)>{output, scales});
     finish_dynamic(dynamic);
 }
 
@@ -52,7 +83,7 @@ void launch_with_given_scales(const TransformQuantizeArgs& args, const Launch& l
     with_type(args.x.type, [&](auto element) {
         with_transform_size(args.transform.n, [&](auto n) {
             launch_resident(matrix_quantize<n, decltype(element)>, tiles.count(), matrix_threads(n),
-                            matrix_shared_bytes(n), launch, device,
+                            matrix_shared_bytes(n, sizeof(element)), launch, device,
                             matrix_input_of<decltype(element)>(args.x, args.transform), output,
                             EncodeScales{args.quantize.encode_scale, args.quantize.scale_per_row}, tiles);
         });
@@ -66,7 +97,7 @@ void launch_with_dynamic_scales(const TransformQuantizeArgs& args, const Launch&
     with_type(args.x.type, [&](auto element) {
         with_transform_size(args.transform.n, [&](auto n) {
             launch_cooperative(matrix_quantize_dynamic<n, decltype(element)>, tiles.count(),
-                               matrix_threads(n), matrix_shared_bytes(n), launch, device,
+                               matrix_threads(n), matrix_shared_bytes(n, sizeof(element)), launch, device,
                                matrix_input_of<decltype(element)>(args.x, args.transform), output,
                                dynamic_scales_of(args.quantize, launch), tiles);
         });
@@ -78,13 +109,15 @@ void launch_with_dynamic_scales(const TransformQuantizeArgs& args, const Launch&
 const Kernel<TransformQuantizeArgs> kernel::matrix_quantize = {
     "matrix_quantize",
     [](const TransformQuantizeArgs& args, const DeviceInfo& device) {
-        return first_reason(matrix_reason(args.transform, device), given_scales_reason(args.quantize));
+        return first_reason(matrix_reason(args.transform, args.x.type, device),
+                            given_scales_reason(args.quantize));
     },
     launch_with_given_scales};
 const Kernel<TransformQuantizeArgs> kernel::matrix_quantize_dynamic = {
     "matrix_quantize_dynamic",
     [](const TransformQuantizeArgs& args, const DeviceInfo& device) {
-        return first_reason(matrix_reason(args.transform, device), dynamic_scales_reason(args.quantize));
+        return first_reason(matrix_reason(args.transform, args.x.type, device),
+                            dynamic_scales_reason(args.quantize));
     },
     launch_with_dynamic_scales};
 

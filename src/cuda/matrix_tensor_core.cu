@@ -201,18 +201,24 @@ __global__ void __launch_bounds__(threads, Group<n>::ctas)
     ptx::wait_for_previous_kernel();
     load_fragments<n>(input.matrix);
     const uint32_t inner_rows = output.rows / 16;
-    const uint32_t inner_groups = output.aligned ? input.x.vector_columns / G::blocks : 0;
+    const bool short_rows = output.padded_columns < 1u << 24;  // steps in codes and scales have 32 bits
+    const uint32_t inner_groups = output.aligned && short_rows ? input.x.vector_columns / G::blocks : 0;
     const auto is_inner = [&](const GroupWalk<n>& at) {
         return at.row_tile < inner_rows && at.group < inner_groups;
     };
+    const int64_t x_step = 8 * input.x.stride;
     const auto fetch = [&](const GroupWalk<n>& at, GroupBlocks<n>& blocks) {
+        const Element* const x = input.x.at(at.row(), at.column(0));
 #pragma unroll
         for (int half = 0; half < G::halves; half++)
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                blocks.block[half][i] =
-                    load_vector<Reuse::none, Element>(input.x.at(at.row() + 8 * i, at.column(half)));
+                blocks.block[half][i] = load_vector<Reuse::none, Element>(x + i * x_step + half * 64);
     };
+    // From a lane's first row to its second, and from one half to the next.
+    const uint32_t codes_step = output.padded_columns * 64;
+    const uint32_t scales_step = uint32_t(output.scale_of(8, 0) - output.scales);
+    const uint32_t scales_half = uint32_t(output.scale_of(0, 4) - output.scales);
     GroupWalk<n> at(output.grid_rows, output.grid_columns);
     GroupBlocks<n> next = {};
     if (!at.done() && is_inner(at)) fetch(at, next);
@@ -224,21 +230,21 @@ __global__ void __launch_bounds__(threads, Group<n>::ctas)
         if (!at.done() && is_inner(at)) fetch(at, next);
         bool all_ordinary = is_inner(here);
         if (all_ordinary) {
+            uint8_t* const codes = output.codes_of(here.row(), here.column(0));
+            uint8_t* const own_scales = output.scale_of(here.row(), here.column(0));
 #pragma unroll
             for (int half = 0; half < G::halves; half++) {
                 Outputs outputs;
                 multiply<n>(a, half, outputs);
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-#pragma unroll
-                    for (int j = 0; j < block_elements; j++) outputs[i][j] *= input.scale;
-                    const uint32_t row = here.row() + 8 * i, column = here.column(half);
                     bool ordinary;
                     const QuantizedBlock made = quantize_ordinary_block(
-                        outputs[i], largest_magnitude_or_nan(outputs[i]), scales(row), ordinary);
+                        scaled_ordinary(outputs[i], input.scale), scales(here.row() + 8 * i), ordinary);
                     all_ordinary = all_ordinary && ordinary;
-                    ptx::store_streaming(reinterpret_cast<uint2*>(output.codes_of(row, column)), made.codes);
-                    output.store_scale(row, column, made.scale);
+                    ptx::store_streaming(reinterpret_cast<uint2*>(codes + i * codes_step + half * 32),
+                                         made.codes);
+                    own_scales[i * scales_step + half * scales_half] = uint8_t(made.scale);
                 }
             }
         }

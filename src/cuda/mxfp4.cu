@@ -37,8 +37,9 @@ __global__ void __launch_bounds__(tile_threads)
         uint32_t signs[2] = {0, 0};
 #pragma unroll
         for (int i = block_elements - 1; i >= 0; i--) {
-            q[i / 8][i % 8] = values[i] * reciprocal;
-            signs[i / 8] = __funnelshift_l(__float_as_uint(q[i / 8][i % 8]), signs[i / 8], 4);
+            const float quotient = values[i] * reciprocal;
+            q[i / 8][i % 8] = fabsf(quotient);
+            signs[i / 8] = __funnelshift_l(__float_as_uint(quotient), signs[i / 8], 4);
         }
         result.codes.x = ptx::encode_e2m1_magnitudes<true>(q[0]) | (signs[0] & 0x88888888u);
         result.codes.y = ptx::encode_e2m1_magnitudes<true>(q[1]) | (signs[1] & 0x88888888u);

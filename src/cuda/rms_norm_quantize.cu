@@ -6,7 +6,7 @@
 //   3. all threads: y and its codes, a block of 16 each.
 // 6.5625 bytes a BF16 value with a residual, 2.5625 without. The serial sum of one row hides behind other
 // rows.
-#include "cuda/device/output.cuh"
+#include "cuda/device/block_kernel.cuh"
 #include "cuda/launch.h"
 #include "cuda/operations.h"
 #include "cuda/ptx/launch.cuh"
@@ -143,7 +143,8 @@ __device__ void quantize_row(const Input<T>& input, const NvFp4Output& output, u
             float y[block_elements];
             const Block<T> block = normalised_block(input, normalised, column, y);
             bool ordinary;
-            result = quantize_ordinary_block(y, largest_magnitude_or_nan(block), G, ordinary);
+            result =
+                quantize_ordinary_block(ordinary_values(y, largest_magnitude_or_nan(block)), G, ordinary);
             if (!ordinary) result = quantize_block(y, G);
         }
         output.store(row, column, result);

@@ -8,37 +8,41 @@
 
 namespace halfbyte::cuda {
 
-// The kernels of a given matrix keep T and the inputs of every warp in shared memory as FP32. A thread has
-// several rows, so that a value of T that it reads serves as many multiply-adds: more rows where those are
-// most of the work, more threads where waiting for memory is.
+// The kernels of a given matrix keep T as FP32 and the inputs of every warp in shared memory. A thread has
+// several rows, so that a value of T that it reads serves as many multiply-adds.
 constexpr int matrix_threads(int64_t n) {
-    return n <= 32 ? 512 : 256;
+    return n <= 64 ? 192 : 384;
 }
-constexpr int matrix_rows(int64_t n) {
-    return n <= 32 ? 4 : 8;
+constexpr int matrix_ctas(int64_t n) {  // on a multiprocessor
+    return 384 / matrix_threads(n);
 }
-constexpr int64_t matrix_pitch(int64_t n) {
-    return n + 4;  // conflict-free for 16-byte reads at every n
+constexpr int matrix_rows(int64_t) {
+    return 6;
 }
-constexpr int64_t matrix_warp_floats(int64_t n) {
-    return matrix_rows(n) * (32 * block_elements / n) * matrix_pitch(n);
+constexpr int64_t matrix_pitch(int64_t n, size_t element_bytes) {  // of a transform's inputs
+    return n * int64_t(element_bytes) + 16;  // conflict-free for 16-byte reads at every n
 }
-constexpr int64_t matrix_shared_bytes(int64_t n) {
-    return (n * n + matrix_threads(n) / 32 * matrix_warp_floats(n)) * int64_t(sizeof(float));
+constexpr int matrix_stages(size_t element_bytes) {  // of inputs, as many as there is room for
+    return element_bytes == 2 ? 2 : 1;
+}
+constexpr int64_t matrix_shared_bytes(int64_t n, size_t element_bytes) {
+    return n * n * int64_t(sizeof(float)) + matrix_threads(n) / 32 * matrix_stages(element_bytes) *
+                                                matrix_rows(n) * (32 * block_elements / n) *
+                                                matrix_pitch(n, element_bytes);
 }
 
 inline std::string hadamard_reason(const BlockTransform& transform) {
     return transform.matrix == nullptr ? "" : "the transform is a given matrix, not Hadamard";
 }
 
-inline std::string matrix_reason(const BlockTransform& transform, const DeviceInfo& device) {
+inline std::string matrix_reason(const BlockTransform& transform, DType x_type, const DeviceInfo& device) {
+    const int64_t shared_bytes = matrix_shared_bytes(transform.n, size_of(x_type));
     if (transform.matrix == nullptr) return "the transform is Hadamard, not a given matrix";
     if (transform.accumulation != Accumulation::contract)
         return "its sums are in the contract's order; tensor_core is asked for";
-    return device.shared_memory_per_block >= matrix_shared_bytes(transform.n)
+    return device.shared_memory_per_block >= shared_bytes
                ? ""
-               : "it needs " + std::to_string(matrix_shared_bytes(transform.n)) +
-                     " bytes of shared memory, the device has " +
+               : "it needs " + std::to_string(shared_bytes) + " bytes of shared memory, the device has " +
                      std::to_string(device.shared_memory_per_block);
 }
 

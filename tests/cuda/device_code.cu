@@ -61,17 +61,18 @@ __global__ void __launch_bounds__(threads) count_e2m1(uint64_t patterns, Found* 
 __global__ void __launch_bounds__(threads) count_quotient(uint64_t patterns, float G, Found* found) {
     over_patterns(patterns / 8, found, [=](uint64_t i) {
         const float SF = decode_e4m3(uint8_t(1 + i / (1u << 29)));
-        const cuda::Reciprocal reciprocal = cuda::reciprocal_of_scale(SF);
+        const float reciprocal = cuda::reciprocal_of_scale(SF);
         const uint32_t first = uint32_t(i % (1u << 29) * 8);
         float y[8];
         uint32_t slow = 0;
 #pragma unroll
         for (uint32_t j = 0; j < 8; j++) {
-            y[j] = __uint_as_float(first + j);
-            const uint32_t sign = isnan(y[j]) ? 0 : (first + j) >> 31;
-            slow |= (slow_e2m1_magnitude(fabsf(y[j]) / SF) | sign << 3) << 4 * j;
+            const float pattern = __uint_as_float(first + j);
+            const uint32_t sign = isnan(pattern) ? 0 : (first + j) >> 31;
+            slow |= (slow_e2m1_magnitude(fabsf(pattern) / SF) | sign << 3) << 4 * j;
+            y[j] = pattern * G;
         }
-        return cuda::encode_8<true>(y, G, reciprocal) != slow;
+        return cuda::encode_8<true>(y, y, 1.0f, reciprocal) != slow;
     });
 }
 

@@ -1,11 +1,13 @@
 // The rule of one NVFP4 block on the device: the bits of format/nvfp4_block.h without a division.
 //
-// The quotient y/SF is fma(y, high, y * low), high + low = 1/SF to about 46 bits: exact where y/SF is a
-// midpoint between two codes, and on the right side of it elsewhere, because 24-bit neighbours of a midpoint
-// times SF (4 bits) are more than the sum's error away from it. Where y overflows, or is infinite, the sum is
-// NaN or infinite and saturates. The sign of a code is that of y = fl(v*G): a NaN made by a multiplication is
-// 0x7FFFFFFF (PTX ISA, "Floating point instructions"), so that the code of a NaN is 7. Tests try every y with
-// every SF.
+// The quotient |y|/SF is one product: with r = 1/SF rounded down, |y| * r rounded up has the code of the
+// exact quotient. SF has 4 bits and the midpoints between codes have 3, so that 1/SF and every midpoint times
+// SF are far from the rounding of their neighbours: with e the error of r in units of 2^-24/SF, 0 <= e <= 1,
+// a y that is midpoint * SF gives that midpoint (or, below 1/4, the number before it, which has the same code
+// 0), the y above it more and the y below it, where the tie would go up, less. Where y overflows or is
+// infinite the product saturates. The sign of a code is that of y = fl(v*G): a NaN made by a multiplication
+// is 0x7FFFFFFF (PTX ISA, "Floating point instructions"), so that the code of a NaN is 7. Tests try every y
+// with every SF.
 #pragma once
 
 #include <cstdint>
@@ -21,34 +23,25 @@ struct QuantizedBlock {
     uint32_t scale = 0;    // E4M3
 };
 
-// 1/SF in two parts, both 0 for SF = 0.
-struct Reciprocal {
-    float high, low;
-};
-__device__ __forceinline__ Reciprocal reciprocal_of_scale(float SF) {
-    const float high = ptx::reciprocal_approximate(SF);
-    const float low = __fmaf_rn(-SF, high, 1.0f) * high;
-    return SF == 0.0f ? Reciprocal{0.0f, 0.0f} : Reciprocal{high, low};
+// 1/SF rounded down; 0 for SF = 0. The approximation is one of 1/SF's two neighbours.
+__device__ __forceinline__ float reciprocal_of_scale(float SF) {
+    const float near = ptx::reciprocal_approximate(SF);
+    const int above = __float_as_int(__fmaf_rn(-SF, near, 1.0f)) >> 31;  // -1 if it is the upper one
+    return SF == 0.0f ? 0.0f : __int_as_float(__float_as_int(near) + above);
 }
 
+// Codes of y = magnitudes * G with the signs of `signs`.
 template <bool saturate>
-__device__ __forceinline__ uint32_t encode_8(const float* v, float G, Reciprocal reciprocal) {
+__device__ __forceinline__ uint32_t encode_8(const float* magnitudes, const float* signs, float G,
+                                             float reciprocal) {
     float q[8];
-    uint32_t signs = 0;
+    uint32_t sign_bits = 0;
 #pragma unroll
     for (int i = 7; i >= 0; i--) {
-        const float y = v[i] * G;
-        q[i] = __fmaf_rn(y, reciprocal.high, y * reciprocal.low);
-        signs = __funnelshift_l(__float_as_uint(y), signs, 4);
+        q[i] = __fmul_ru(fabsf(magnitudes[i] * G), reciprocal);
+        sign_bits = __funnelshift_l(__float_as_uint(signs[i]), sign_bits, 4);
     }
-    return ptx::encode_e2m1_magnitudes<saturate>(q) | (signs & 0x88888888u);
-}
-
-template <bool saturate>
-__device__ __forceinline__ QuantizedBlock encode_block(const float (&values)[block_elements], float G,
-                                                       uint32_t scale, Reciprocal reciprocal) {
-    return {{encode_8<saturate>(values, G, reciprocal), encode_8<saturate>(values + 8, G, reciprocal)},
-            scale};
+    return ptx::encode_e2m1_magnitudes<saturate>(q) | (sign_bits & 0x88888888u);
 }
 
 // A scale outside (0, inf) may give NaN or a negative byte, but never leaves here as one.
@@ -56,26 +49,40 @@ __device__ __forceinline__ uint32_t block_scale(float amax, float G) {
     return min(ptx::encode_e4m3(G * (amax * one_sixth)), uint32_t(e4m3_max));
 }
 
+// A block's values v, as far as their codes need them: |v| is |magnitude * factor|, exactly, and the sign is
+// that of `sign`.
+struct OrdinaryValues {
+    float magnitude[block_elements], sign[block_elements];
+    float factor;
+    float amax;  // the largest |v|, NaN if one of them is
+};
+
 // Nearly every block has no NaN and no quotient that saturates: those are ordinary, and their encoding looks
-// for neither. amax: the values' largest magnitude, NaN if there is one among them. If the block is not
-// ordinary the result is nothing.
-__device__ __forceinline__ QuantizedBlock quantize_ordinary_block(const float (&values)[block_elements],
-                                                                  float amax, float G, bool& ordinary) {
-    const uint32_t scale = block_scale(amax, G);
-    const Reciprocal reciprocal = reciprocal_of_scale(ptx::decode_e4m3(scale));
-    ordinary = amax * G * reciprocal.high <= 6.75f;
-    return encode_block<false>(values, G, scale, reciprocal);
+// for neither. If the block is not ordinary the result is nothing.
+__device__ __forceinline__ QuantizedBlock quantize_ordinary_block(const OrdinaryValues& v, float G,
+                                                                  bool& ordinary) {
+    const uint32_t scale = block_scale(v.amax, G);
+    const float reciprocal = reciprocal_of_scale(ptx::decode_e4m3(scale));
+    ordinary = v.amax * G * reciprocal <= 6.75f;
+    const float factor = v.factor * G;
+    return {{encode_8<false>(v.magnitude, v.sign, factor, reciprocal),
+             encode_8<false>(v.magnitude + 8, v.sign + 8, factor, reciprocal)},
+            scale};
 }
 
 // Any block.
 __device__ __forceinline__ QuantizedBlock quantize_block(const float (&values)[block_elements], float G) {
     const uint32_t scale = block_scale(largest_magnitude(values), G);
-    return encode_block<true>(values, G, scale, reciprocal_of_scale(ptx::decode_e4m3(scale)));
+    const float reciprocal = reciprocal_of_scale(ptx::decode_e4m3(scale));
+    float y[block_elements];
+#pragma unroll
+    for (int i = 0; i < block_elements; i++) y[i] = values[i] * G;
+    return {{encode_8<true>(y, y, 1.0f, reciprocal), encode_8<true>(y + 8, y + 8, 1.0f, reciprocal)}, scale};
 }
 
 // The magnitude of one code, for tests of the conversion by itself.
 __device__ __forceinline__ uint32_t encode_e2m1_magnitude(float magnitude) {
-    const float q[8] = {magnitude};
+    const float q[8] = {fabsf(magnitude)};
     return ptx::encode_e2m1_magnitudes<true>(q) & 15;
 }
 

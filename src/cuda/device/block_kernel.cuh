@@ -12,6 +12,11 @@
 //                           vector_columns()
 //   make(raw, column, values)
 //                           all threads of a warp together; Raw() where there are no elements
+//
+// and, if it can make what the codes need with less work than the values,
+//
+//   make_ordinary(raw, column, ordinary_values)
+//   allows(G)               false: not with this encode scale
 #pragma once
 
 #include "cuda/device/grid.cuh"
@@ -35,11 +40,61 @@ __device__ __forceinline__ float largest_finite_magnitude(const float (&values)[
     return amax;
 }
 
+// As much of values as quantize_ordinary_block needs.
+__device__ __forceinline__ OrdinaryValues ordinary_values(const float (&values)[block_elements], float amax) {
+    OrdinaryValues v;
+#pragma unroll
+    for (int i = 0; i < block_elements; i++) v.magnitude[i] = v.sign[i] = values[i];
+    v.factor = 1.0f;
+    v.amax = amax;
+    return v;
+}
+
+// Of values * scale, scale > 0.
+__device__ __forceinline__ OrdinaryValues scaled_ordinary(const float (&values)[block_elements],
+                                                          float scale) {
+    OrdinaryValues v;
+#pragma unroll
+    for (int i = 0; i < block_elements; i++) {
+        v.magnitude[i] = fabsf(values[i]) * scale;
+        v.sign[i] = values[i];
+    }
+    v.factor = 1.0f;
+    v.amax = largest_or_nan(v.magnitude);
+    return v;
+}
+
+template <typename Source>
+concept MakesOrdinary = requires(const Source& source) { source.allows(1.0f); };
+
+template <typename Source>
+__device__ __forceinline__ bool allows(const Source& source, float G) {
+    if constexpr (MakesOrdinary<Source>)
+        return source.allows(G);
+    else
+        return true;
+}
+
+template <typename Source>
+__device__ __forceinline__ void make_ordinary(const Source& source, const typename Source::Raw& raw,
+                                              uint32_t column, OrdinaryValues (&ordinary)[Source::blocks]) {
+    if constexpr (MakesOrdinary<Source>) {
+        source.make_ordinary(raw, column, ordinary);
+    } else {
+        Values values[Source::blocks];
+        source.make(raw, column, values);
+#pragma unroll
+        for (int i = 0; i < Source::blocks; i++)
+            ordinary[i] = ordinary_values(values[i].value, values[i].amax);
+    }
+}
+
 // Quantises the block where there are elements, writes zeros elsewhere; for kernels that end with a block.
 __device__ __forceinline__ void store_quantized(const NvFp4Output& output, uint32_t row, uint32_t column,
                                                 const float (&values)[block_elements], float G) {
     bool ordinary;
-    QuantizedBlock block = quantize_ordinary_block(values, largest_magnitude_or_nan(values), G, ordinary);
+    QuantizedBlock block =
+        quantize_ordinary_block(ordinary_values(values, largest_magnitude_or_nan(values)), G, ordinary);
     if (!ordinary) block = quantize_block(values, G);
     if (!output.holds_elements(row, column)) block = {};
     output.store(row, column, block);
@@ -61,8 +116,11 @@ __global__ void __launch_bounds__(tile_threads, Source::ctas)
     if (is_inner(tiles)) {
         const uint64_t codes_step = uint64_t(height) * output.padded_columns * 8;
         uint8_t* codes = output.codes_of(first.row, column);
+        uint8_t* own_scales = output.scale_of(first.row, column);
+        const int64_t scales_step = output.scale_of(first.row + height, column) - own_scales;
         typename Source::Cursor cursor = source.at(first.row, column);
         float G = scales(first.row);
+        bool allowed = allows(source, G);
         typename Source::Raw next = source.fetch_vector(cursor);
         uint32_t row = first.row, gathered = 0;
         remaining = 0;
@@ -73,31 +131,35 @@ __global__ void __launch_bounds__(tile_threads, Source::ctas)
             if (turn + 1 < turns) {
                 source.step(cursor, height);
                 next = source.fetch_vector(cursor);
-                if (scales.per_row) G = scales(row + height);
+                if (scales.per_row) {
+                    G = scales(row + height);
+                    allowed = allowed && allows(source, G);
+                }
             }
-            Values values[blocks];
-            source.make(raw, column, values);
+            OrdinaryValues values[blocks];
+            make_ordinary(source, raw, column, values);
             uint32_t made_scales = 0;
 #pragma unroll
             for (int i = 0; i < blocks; i++) {
                 bool ordinary;
-                const QuantizedBlock made =
-                    quantize_ordinary_block(values[i].value, values[i].amax, own_G, ordinary);
+                const QuantizedBlock made = quantize_ordinary_block(values[i], own_G, ordinary);
                 remaining |= ordinary ? 0 : 1u << turn;
                 ptx::store_streaming(reinterpret_cast<uint2*>(codes) + i, made.codes);
                 made_scales |= made.scale << (8 * i);
             }
             if (may_gather) gathered |= made_scales << (8 * turn);
             if (blocks == 2 && output.pairs_aligned) {
-                output.store_scale_pair(row, column, made_scales);
+                *reinterpret_cast<uint16_t*>(own_scales) = uint16_t(made_scales);
             } else if (!may_gather || !tiles.gathers_scales) {
 #pragma unroll
-                for (int i = 0; i < blocks; i++) output.store_scale(row, column + i, made_scales >> (8 * i));
+                for (int i = 0; i < blocks; i++) own_scales[i] = uint8_t(made_scales >> (8 * i));
             }
             codes += codes_step;
+            own_scales += scales_step;
             row += height;
         }
         if (may_gather && tiles.gathers_scales) output.store_scales_of_4_rows(first.row, column, gathered);
+        if (!allowed) remaining = (1u << turns) - 1;
         remaining = __reduce_or_sync(~0u, remaining);
         __syncwarp();  // before bytes that another lane has written are corrected
     }
@@ -167,6 +229,13 @@ void launch_turns(const Source& source, const NvFp4Output& output, const Quantiz
                 EncodeScales{args.encode_scale, args.scale_per_row}, tiles);
 }
 
+// The scales of a tile's four rows a thread are equally far apart.
+inline bool has_scales_step(ScaleLayout layout, uint32_t height) {
+    return layout == ScaleLayout::tiled_8x4     ? height != 4
+           : layout == ScaleLayout::tiled_128x4 ? height != 16
+                                                : true;
+}
+
 // Four rows a thread where that leaves two CTAs for every multiprocessor, else one. Scales that are gathered
 // want tiles that are narrow and high.
 template <typename Source>
@@ -175,8 +244,13 @@ void launch_given(const Source& source, const QuantizeArgs& args, const Launch& 
     const NvFp4Output output = output_of(args);
     const bool gather =
         Source::blocks == 1 && output.layout == ScaleLayout::tiled_128x4 && is_aligned(output.scales, 4);
-    Tiles tiles =
-        make_tiles(output.grid_rows, units<Source>(output), {.rows_per_thread = 4, .narrow = gather});
+    TileChoice choice{.rows_per_thread = 4};
+    if (gather) choice.widest_log2 = 3;
+    Tiles tiles = make_tiles(output.grid_rows, units<Source>(output), choice);
+    if (!has_scales_step(output.layout, tiles.height())) {
+        choice.widest_log2 = tiles.width_log2 - 1;
+        tiles = make_tiles(output.grid_rows, units<Source>(output), choice);
+    }
     tiles.gathers_scales = gather;
     if (tiles.count() >= 2 * device.multiprocessors)
         return launch_turns<Source, 4>(source, output, args, launch, tiles);

@@ -109,6 +109,16 @@ __device__ __forceinline__ float largest_magnitude_or_nan(const Block<float>& bl
     widen(block, values);
     return largest_magnitude_or_nan(values);
 }
+// The same of values without signs, whose order is that of their bits.
+__device__ __forceinline__ float largest_or_nan(const float (&magnitudes)[block_elements]) {
+    const auto bits = [&](int i) { return __float_as_uint(magnitudes[i]); };
+    uint32_t largest[3];
+#pragma unroll
+    for (int i = 0; i < 3; i++) largest[i] = __vimax3_u32(bits(3 * i), bits(3 * i + 1), bits(3 * i + 2));
+#pragma unroll
+    for (int i = 0; i < 3; i++) largest[i] = __vimax3_u32(largest[i], bits(9 + 2 * i), bits(10 + 2 * i));
+    return __uint_as_float(max(__vimax3_u32(largest[0], largest[1], largest[2]), bits(15)));
+}
 template <typename Pair, typename T>
 __device__ __forceinline__ float largest_magnitude_or_nan_of_pairs(const Block<T>& block) {
     Pair largest = __habs2(reinterpret_cast<const Pair&>(block.word[0]));

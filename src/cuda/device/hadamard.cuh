@@ -7,11 +7,11 @@
 
 namespace halfbyte::cuda {
 
-// Of n elements, `count` in every lane.
-template <int n, int count>
-__device__ __forceinline__ void hadamard_butterfly(float (&v)[count]) {
+// The steps h = first .. end / 2 of a lane's own elements.
+template <int first, int end, int count>
+__device__ __forceinline__ void hadamard_steps(float (&v)[count]) {
 #pragma unroll
-    for (int h = 1; h < count; h *= 2)
+    for (int h = first; h < end; h *= 2)
 #pragma unroll
         for (int i = 0; i < count; i++) {
             if (i & h) continue;
@@ -19,6 +19,12 @@ __device__ __forceinline__ void hadamard_butterfly(float (&v)[count]) {
             v[i] = a + b;
             v[i + h] = a - b;
         }
+}
+
+// Of n elements, `count` in every lane.
+template <int n, int count>
+__device__ __forceinline__ void hadamard_butterfly(float (&v)[count]) {
+    hadamard_steps < 1, n<count ? n : count>(v);
 #pragma unroll
     for (int distance = 1; distance < n / count; distance *= 2) {
         const float sign =
@@ -57,25 +63,70 @@ struct HadamardSource {
         for (int i = 0; i < blocks; i++) raw.block[i] = x.load_at(cursor + i * block_elements, column + i);
         return raw;
     }
-    __device__ __forceinline__ void make(const Raw& raw, uint32_t column, Values (&values)[blocks]) const {
-        float v[count];
+    // 1/sqrt(n) is a power of two: then fl(c * v) * G = v * (c * G), but for results so small that they have
+    // no influence on a code, as long as G is far from the ends of the range.
+    static constexpr bool exact_scale = n == 16 || n == 64;
+    __device__ __forceinline__ bool allows(float G) const {
+        return !exact_scale || (G >= 0x1p-90f && G <= 0x1p90f);
+    }
+
+    __device__ __forceinline__ void make_ordinary(const Raw& raw, uint32_t column,
+                                                  OrdinaryValues (&values)[blocks]) const {
+        float v[count], amax[blocks];
+        widen_signed(raw, column, v);
+        if (n == block_elements) {  // of the last pairs (a + b, a - b) the larger magnitude is |a| + |b|
+            hadamard_steps<1, n / 2>(v);
+#pragma unroll
+            for (int i = 0; i < blocks; i++) {
+                float largest[block_elements] = {};
+#pragma unroll
+                for (int j = 0; j < n / 2; j++)
+                    largest[j] = fabsf(v[i * n + j]) + fabsf(v[i * n + j + n / 2]);
+                amax[i] = largest_or_nan(largest);
+            }
+            hadamard_steps<n / 2, n>(v);
+        } else {
+            hadamard_butterfly<n>(v);
+        }
 #pragma unroll
         for (int i = 0; i < blocks; i++) {
-            widen(raw.block[i], values[i].value);
+            float own[block_elements];
 #pragma unroll
-            for (int j = 0; j < block_elements; j++) v[i * block_elements + j] = values[i].value[j];
+            for (int j = 0; j < block_elements; j++) own[j] = v[i * block_elements + j];
+            if (exact_scale) {
+                if (n != block_elements) amax[i] = largest_magnitude_or_nan(own);
+                values[i] = ordinary_values(own, amax[i] * scale);
+                values[i].factor = scale;
+            } else {
+                values[i] = scaled_ordinary(own, scale);
+            }
         }
-        if (signs != nullptr) {
-#pragma unroll
-            for (int i = 0; i < count; i++)
-                v[i] *= __ldg(signs + column % (n / block_elements) * block_elements + i);
-        }
+    }
+    __device__ __forceinline__ void make(const Raw& raw, uint32_t column, Values (&values)[blocks]) const {
+        float v[count];
+        widen_signed(raw, column, v);
         hadamard_butterfly<n>(v);
 #pragma unroll
         for (int i = 0; i < blocks; i++) {
 #pragma unroll
             for (int j = 0; j < block_elements; j++) values[i].value[j] = v[i * block_elements + j] * scale;
             values[i].amax = largest_magnitude_or_nan(values[i].value);
+        }
+    }
+
+  private:
+    __device__ __forceinline__ void widen_signed(const Raw& raw, uint32_t column, float (&v)[count]) const {
+#pragma unroll
+        for (int i = 0; i < blocks; i++) {
+            float values[block_elements];
+            widen(raw.block[i], values);
+#pragma unroll
+            for (int j = 0; j < block_elements; j++) v[i * block_elements + j] = values[j];
+        }
+        if (signs != nullptr) {
+#pragma unroll
+            for (int i = 0; i < count; i++)
+                v[i] *= __ldg(signs + column % (n / block_elements) * block_elements + i);
         }
     }
 };

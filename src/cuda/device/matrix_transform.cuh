@@ -2,9 +2,9 @@
 // = fma(x_k, T_kj, acc) from +0 in order of k. Bound by its n multiply-adds a value.
 //
 // A lane owns one block of 16 outputs in each of several rows; n / 16 neighbouring lanes have one transform.
-// The warp's inputs lie in shared memory as FP32, and so does T, once for a CTA that stays for the whole
-// matrix. A value of T that a lane reads serves a multiply-add in each row. Warps do not wait for each other,
-// so that some load while others compute.
+// T lies in shared memory as FP32, once for a CTA that stays for the whole matrix, and so do the inputs of a
+// warp, as they are in memory: those of its next tile are copied while it works on one. A value of T that a
+// lane reads serves a multiply-add in each row. Warps do not wait for each other.
 #pragma once
 
 #include "cuda/device/elements_kernel.cuh"
@@ -27,6 +27,7 @@ extern __shared__ float4 matrix_shared[];
 template <int n>
 __device__ void load_matrix(const void* matrix, bool is_bf16) {
     float* shared = reinterpret_cast<float*>(matrix_shared);
+#pragma unroll 1
     for (int i = int(threadIdx.x); i < n * n; i += matrix_threads(n)) {
         const int k = i / n, j = i % n;
         const float value = is_bf16 ? widen(static_cast<const __nv_bfloat16*>(matrix)[i])
@@ -40,80 +41,177 @@ __device__ __forceinline__ float element(const float4& four, int i) {
     return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
 }
 
-// body(row, column, values) for every block of the tiles, also those without elements, whose values are zero;
-// all threads of a warp together. load_matrix comes first.
-template <int n, typename T, typename Body>
-__device__ void for_each_transformed_block(const MatrixInput<T>& input, const Tiles& tiles,
-                                           const Body& body) {
-    constexpr int lanes = n / block_elements;  // that share a transform
-    constexpr int rows = matrix_rows(n);
-    constexpr int pitch = int(matrix_pitch(n)) / 4, warp_floats = int(matrix_warp_floats(n)) / 4;
-    constexpr int row_pitch = warp_floats / rows;  // all in float4
-    const int lane = int(threadIdx.x) % 32, part = lane % lanes;
-    const float4* matrix = matrix_shared + part;
-    float4* staged = matrix_shared + n * n / 4 + int(threadIdx.x) / 32 * warp_floats;
-    float4* own = staged + lane / lanes * pitch + part * 4;
-    const float4* transform = staged + lane / lanes * pitch;
-    const uint32_t rows_apart = matrix_threads(n) >> tiles.width_log2;
-    const uint32_t inside = threadIdx.x & (tiles.width() - 1), below = threadIdx.x >> tiles.width_log2;
+// Two neighbouring elements in shared memory.
+template <typename T>
+struct Two {
+    float value[2];
 
-    for (uint64_t tile = blockIdx.x; tile < uint64_t(tiles.across) * tiles.down; tile += gridDim.x) {
-        const uint32_t column = (uint32_t(tile % tiles.across) << tiles.width_log2) + inside;
-        const uint32_t first_row = uint32_t(tile / tiles.across) * rows_apart * rows + below;
+    Two() = default;
+    __device__ __forceinline__ explicit Two(const uint8_t* address) {
+        if constexpr (sizeof(T) == 4) {
+            const float2 pair = *reinterpret_cast<const float2*>(address);
+            value[0] = pair.x, value[1] = pair.y;
+        } else {
+            const uint32_t pair = *reinterpret_cast<const uint32_t*>(address);
+            if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+                value[0] = __uint_as_float(pair << 16), value[1] = __uint_as_float(pair & 0xFFFF0000u);
+            } else {
+                const float2 wide = __half22float2(reinterpret_cast<const __half2&>(pair));
+                value[0] = wide.x, value[1] = wide.y;
+            }
+        }
+    }
+};
+
+// A warp's inputs of one tile: of each row 32 blocks.
+template <int n, typename T>
+struct WarpInputs {
+    static constexpr int lanes = n / block_elements;  // that share a transform
+    static constexpr int rows = matrix_rows(n);
+    static constexpr int pitch = int(matrix_pitch(n, sizeof(T)));
+    static constexpr int row_bytes = 32 / lanes * pitch;
+    uint8_t* data;
+
+    __device__ __forceinline__ const uint8_t* transform() const {  // of this lane, in row 0
+        return data + int(threadIdx.x) % 32 / lanes * pitch;
+    }
+    // Begins to copy this lane's blocks of the rows from first_row on; a commit and a wait come after it.
+    __device__ __forceinline__ void fetch(const MatrixInput<T>& input, uint32_t first_row,
+                                          uint32_t rows_apart, uint32_t column) const {
+        constexpr int block_bytes = block_elements * int(sizeof(T));
+        uint8_t* own = data + int(threadIdx.x) % 32 / lanes * pitch + int(threadIdx.x) % lanes * block_bytes;
 #pragma unroll
-        for (int r = 0; r < rows; r++) {
+        for (int r = 0; r < rows; r++, own += row_bytes) {
             const uint32_t row = first_row + r * rows_apart;
-            Block<T> block = {};
-            if (row < input.rows && column < input.columns) block = input.x.load(row, column);
-            float values[block_elements];
-            widen(block, values);
+            if (row < input.rows && column < input.x.vector_columns) {
+                const auto* source = reinterpret_cast<const uint8_t*>(input.x.at(row, column));
+#pragma unroll
+                for (int i = 0; i < block_bytes; i += 16) ptx::copy_async(own + i, source + i);
+            } else {
+                Block<T> block = {};
+                if (row < input.rows && column < input.columns) block = input.x.load(row, column);
+#pragma unroll
+                for (int i = 0; i < Block<T>::words / 4; i++)
+                    reinterpret_cast<uint4*>(own)[i] =
+                        make_uint4(block.word[4 * i], block.word[4 * i + 1], block.word[4 * i + 2],
+                                   block.word[4 * i + 3]);
+            }
+        }
+    }
+};
+
+// The sums of this lane's block in every row. The steps of k are kept apart: where the compiler mixes them,
+// it moves the sums between registers, and two operands of a multiply-add that lie in one bank of registers
+// cost a cycle more.
+template <int n, typename T>
+__device__ __forceinline__ void multiply(const WarpInputs<n, T>& inputs,
+                                         float (&sums)[WarpInputs<n, T>::rows][block_elements]) {
+    using Inputs = WarpInputs<n, T>;
+    const uint8_t* x = inputs.transform();
+    const float4* t = matrix_shared + int(threadIdx.x) % Inputs::lanes;
+#pragma unroll
+    for (int r = 0; r < Inputs::rows; r++)
+#pragma unroll
+        for (int j = 0; j < block_elements; j++) sums[r][j] = 0.0f;
+    const uint8_t* const end = x + n * sizeof(T);
+#pragma unroll 1
+    do {
+        Two<T> factors[Inputs::rows];
+#pragma unroll
+        for (int r = 0; r < Inputs::rows; r++) factors[r] = Two<T>(x + r * Inputs::row_bytes);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float4 own_t[4];
+#pragma unroll
+            for (int c = 0; c < 4; c++) own_t[c] = t[(i * 4 + c) * Inputs::lanes];
+            if (i == 1) ptx::keep_apart();
+#pragma unroll
+            for (int r = 0; r < Inputs::rows; r++)
+#pragma unroll
+                for (int j = 0; j < block_elements; j++)
+                    sums[r][j] = __fmaf_rn(factors[r].value[i], element(own_t[j / 4], j % 4), sums[r][j]);
+        }
+        x += 2 * sizeof(T);
+        t += 8 * Inputs::lanes;
+    } while (x != end);
+}
+
+// The same for row r alone, in little code.
+template <int n, typename T>
+__device__ __noinline__ void multiply_row(const WarpInputs<n, T>& inputs, int r,
+                                          float (&sums)[block_elements]) {
+    using Inputs = WarpInputs<n, T>;
+    const T* x = reinterpret_cast<const T*>(inputs.transform() + r * Inputs::row_bytes);
+    const float4* t = matrix_shared + int(threadIdx.x) % Inputs::lanes;
+#pragma unroll
+    for (int j = 0; j < block_elements; j++) sums[j] = 0.0f;
+#pragma unroll 1
+    for (int k = 0; k < n; k++) {
+        const float factor = widen(x[k]);
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const float4 four = t[(k * 4 + c) * Inputs::lanes];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                own[r * row_pitch + i] =
-                    make_float4(values[4 * i], values[4 * i + 1], values[4 * i + 2], values[4 * i + 3]);
+                sums[c * 4 + i] = __fmaf_rn(factor, element(four, i), sums[c * 4 + i]);
         }
-        __syncwarp();
-        // What the next step needs is read before this one's multiply-adds.
-        float sums[rows][block_elements] = {};
-        float4 x[rows], t[4];
-#pragma unroll
-        for (int r = 0; r < rows; r++) x[r] = transform[r * row_pitch];
-#pragma unroll
-        for (int c = 0; c < 4; c++) t[c] = matrix[c * lanes];
+    }
+}
+
+// For every block of the tiles, also those without elements: finish.quick(row, column, sums), where
+// finish.allows_quick says so of the tile's end column; if that gives false, or else, finish.any(row, column,
+// values). All threads of a warp together. load_matrix comes first.
+template <int n, typename T, typename Finish>
+__device__ void for_each_transformed_block(const MatrixInput<T>& input, const Tiles& tiles,
+                                           const Finish& finish) {
+    using Inputs = WarpInputs<n, T>;
+    constexpr int rows = Inputs::rows, stages = matrix_stages(sizeof(T));
+    constexpr int stage_bytes = rows * Inputs::row_bytes;
+    uint8_t* const data = reinterpret_cast<uint8_t*>(matrix_shared + n * n / 4) +
+                          int(threadIdx.x) / 32 * (stages * stage_bytes);
+    const uint32_t rows_apart = matrix_threads(n) >> tiles.width_log2;
+    const uint32_t inside = threadIdx.x & (tiles.width() - 1), below = threadIdx.x >> tiles.width_log2;
+    const uint32_t count = tiles.across * tiles.down;
+    const auto column_of = [&](uint32_t tile) { return (tile % tiles.across << tiles.width_log2) + inside; };
+    const auto first_row_of = [&](uint32_t tile) { return tile / tiles.across * rows_apart * rows + below; };
+    const auto fetch = [&](uint32_t tile, int stage) {
+        if (tile < count)
+            Inputs{data + stage * stage_bytes}.fetch(input, first_row_of(tile), rows_apart, column_of(tile));
+        ptx::commit_copies();
+    };
+
+    int stage = 0;
+    fetch(blockIdx.x, stage);
 #pragma unroll 1
-        for (int k = 0; k < n; k += 4) {
-            float4 next_x[rows];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float4 next_t[4];
-                const int next_k = (k + i + 1) % n;
-#pragma unroll
-                for (int c = 0; c < 4; c++) next_t[c] = matrix[(next_k * 4 + c) * lanes];
-                if (i == 3) {
-#pragma unroll
-                    for (int r = 0; r < rows; r++)
-                        next_x[r] = transform[r * row_pitch + (k / 4 + 1) % (n / 4)];
-                }
-#pragma unroll
-                for (int r = 0; r < rows; r++) {
-                    const float factor = element(x[r], i);
-#pragma unroll
-                    for (int j = 0; j < block_elements; j++)
-                        sums[r][j] = __fmaf_rn(factor, element(t[j / 4], j % 4), sums[r][j]);
-                }
-#pragma unroll
-                for (int c = 0; c < 4; c++) t[c] = next_t[c];
-            }
-#pragma unroll
-            for (int r = 0; r < rows; r++) x[r] = next_x[r];
-        }
+    for (uint32_t tile = blockIdx.x; tile < count; tile += gridDim.x) {
+        if (stages == 2) fetch(tile + gridDim.x, stage ^ 1);
+        ptx::wait_for_copies<stages - 1>();
         __syncwarp();
+        const Inputs inputs{data + stage * stage_bytes};
+        const uint32_t column = column_of(tile), first_row = first_row_of(tile);
+        uint32_t remaining = (1u << rows) - 1;  // a bit for every row
+        if (finish.allows_quick(column - inside + tiles.width()) && input.scale > 0.0f) {
+            remaining = 0;
+            float sums[rows][block_elements];
+            multiply(inputs, sums);
 #pragma unroll
-        for (int r = 0; r < rows; r++) {
-#pragma unroll
-            for (int i = 0; i < block_elements; i++) sums[r][i] *= input.scale;
-            body(first_row + r * rows_apart, column, sums[r]);
+            for (int r = 0; r < rows; r++)
+                remaining |=
+                    finish.quick(first_row + r * rows_apart, column, sums[r], input.scale) ? 0 : 1u << r;
+            remaining = __reduce_or_sync(~0u, remaining);
         }
+#pragma unroll 1
+        for (int r = 0; remaining >> r != 0; r++) {
+            if ((remaining >> r & 1) == 0) continue;
+            float values[block_elements];
+            multiply_row(inputs, r, values);
+#pragma unroll
+            for (int i = 0; i < block_elements; i++) values[i] *= input.scale;
+            finish.any(first_row + r * rows_apart, column, values);
+        }
+        __syncwarp();  // before the next inputs replace these
+        if (stages == 1) fetch(tile + gridDim.x, 0);
+        stage ^= stages - 1;
     }
 }
 
@@ -128,7 +226,8 @@ MatrixInput<T> matrix_input_of(const ConstMatrix& x, const BlockTransform& trans
 }
 
 inline Tiles matrix_tiles(int64_t n, int64_t rows, int64_t columns) {
-    return make_tiles(rows, columns, {.threads = matrix_threads(n), .rows_per_thread = matrix_rows(n)});
+    return make_tiles(rows, columns,
+                      {.threads = matrix_threads(n), .rows_per_thread = matrix_rows(n), .widest_log2 = 5});
 }
 
 }  // namespace halfbyte::cuda

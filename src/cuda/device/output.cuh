@@ -59,10 +59,8 @@ struct NvFp4Output {
         if (row < grid_rows && column < grid_columns)
             scales[scale_offset(layout, row, column, padded_columns)] = uint8_t(scale);
     }
-    // Of an even column and the next, inside the grid and pairs_aligned.
-    __device__ __forceinline__ void store_scale_pair(uint32_t row, uint32_t column, uint32_t pair) const {
-        *reinterpret_cast<uint16_t*>(scales + scale_offset(layout, row, column, padded_columns)) =
-            uint16_t(pair);
+    __device__ __forceinline__ uint8_t* scale_of(uint32_t row, uint32_t column) const {
+        return scales + scale_offset(layout, row, column, padded_columns);
     }
     // The scales of rows row, row + 32, + 64, + 96 in the four bytes, row % 128 < 32; tiled_128x4, scales
     // aligned to 4 bytes, four lanes with columns 0..3 of a tile together. There the 16 bytes of a row and

@@ -26,7 +26,7 @@ struct Tiles {
 struct TileChoice {
     int64_t threads = tile_threads;
     int64_t rows_per_thread = 1;  // how many rows, a tile's height apart, a thread has
-    bool narrow = false;          // 8 wide
+    uint32_t widest_log2 = 8;
 };
 
 // The widest tile that wastes at most 1/16 of its threads at the right edge, or else wastes least; not below
@@ -34,7 +34,7 @@ struct TileChoice {
 inline Tiles make_tiles(int64_t rows, int64_t columns, const TileChoice& choice = {}) {
     Tiles tiles{uint32_t(rows), uint32_t(columns), 3};
     int64_t least = INT64_MAX;
-    for (uint32_t width_log2 = choice.narrow ? 3 : 8; width_log2 >= 3; width_log2--) {
+    for (uint32_t width_log2 = choice.widest_log2; width_log2 >= 3; width_log2--) {
         const int64_t width = int64_t(1) << width_log2;
         const int64_t covered = (columns + width - 1) / width * width;
         if (covered >= least) continue;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "format/e2m1_rounding.h"
 #include "format/e4m3.h"
 
 namespace halfbyte::cuda::ptx {
@@ -31,8 +32,8 @@ __device__ __forceinline__ float decode_e4m3(uint32_t byte) {
 #endif
 }
 
-// 8 E2M1 magnitudes of |q| as nibbles, q[0] lowest: nearest even, saturating at 6; NaN gives 7. Without
-// `saturate` all |q| are below 7.
+// 8 E2M1 codes of q >= 0 as nibbles, q[0] lowest: nearest even, saturating at 6; NaN gives 7. Without
+// `saturate` all q are below 7.
 template <bool saturate>
 __device__ __forceinline__ uint32_t encode_e2m1_magnitudes(const float (&q)[8]) {
 #if __CUDA_ARCH__ >= 1000
@@ -44,26 +45,16 @@ __device__ __forceinline__ uint32_t encode_e2m1_magnitudes(const float (&q)[8]) 
         "cvt.rn.satfinite.e2m1x2.f32 d, %8, %7;\n"
         "mov.b32 %0, {a, b, c, d};}"
         : "=r"(codes)
-        : "f"(fabsf(q[0])), "f"(fabsf(q[1])), "f"(fabsf(q[2])), "f"(fabsf(q[3])), "f"(fabsf(q[4])),
-          "f"(fabsf(q[5])), "f"(fabsf(q[6])), "f"(fabsf(q[7])));
+        : "f"(q[0]), "f"(q[1]), "f"(q[2]), "f"(q[3]), "f"(q[4]), "f"(q[5]), "f"(q[6]), "f"(q[7]));
     return codes;
 #else
-    // Adding 2^22, 2^23 or 2^24 rounds to steps of .5, 1 or 2 and leaves the multiple in the low bits; the
-    // right step is the one that gives the smallest code. All three are compared as multiples of .5 above
-    // 2^22; what that adds to every nibble is taken off once. NaN and values beyond 2^22 are integers above
-    // any code.
-    constexpr int base = 0x4A800000;  // 2^22
     uint32_t codes = 0;
 #pragma unroll
     for (int i = 7; i >= 0; i--) {
-        const float magnitude = fabsf(q[i]);
-        const int halves = __float_as_int(magnitude + 0x1p22f);
-        const int ones = __float_as_int(magnitude + 0x1p23f), twos = __float_as_int(magnitude + 0x1p24f);
-        int code = __viaddmin_s32(ones, base + 2 - 0x4B000000, halves);
-        code = __viaddmin_s32(twos, base + 4 - 0x4B800000, code);
-        codes = codes * 16 + uint32_t(saturate ? min(code, base + 7) : code);
+        const int32_t code = e2m1_code_from_base(q[i]);
+        codes = codes * 16 + uint32_t(saturate ? min(code, e2m1_rounding_base + 7) : code);
     }
-    return codes - uint32_t(base) * 0x11111111u;
+    return codes - uint32_t(e2m1_rounding_base) * 0x11111111u;  // what the base adds to every nibble, at once
 #endif
 }
 
