@@ -10,7 +10,7 @@ template <typename T>
 struct PlainSource {
     static constexpr int blocks = 1;
     static constexpr int ctas = sizeof(T) == 2 ? 5 : 4;
-    static constexpr int unrolled = 2;
+    static constexpr int unrolled = sizeof(T) == 2 ? 2 : 1;
     using Cursor = const T*;
     using Raw = Block<T>;
     BlockMatrix<const T> x;

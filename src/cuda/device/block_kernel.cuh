@@ -100,6 +100,15 @@ __device__ __forceinline__ void store_quantized(const NvFp4Output& output, uint3
     output.store(row, column, block);
 }
 
+// Puts the lowest one or two bytes of `scales` behind those in `gathered`, of which the first ones leave.
+__device__ __forceinline__ void append_scales(uint32_t (&gathered)[1], uint32_t scales) {
+    gathered[0] = __byte_perm(gathered[0], scales, 0x4321);
+}
+__device__ __forceinline__ void append_scales(uint32_t (&gathered)[2], uint32_t scales) {
+    gathered[0] = __byte_perm(gathered[0], gathered[1], 0x5432);
+    gathered[1] = __byte_perm(gathered[1], scales, 0x5432);
+}
+
 // A thread has `turns` rows, a tile's height apart. Where the whole tile has elements, is aligned and
 // ordinary (block.cuh), a short loop fetches the next row's blocks while it works on one's. What it must not
 // do, and all other tiles, is done by a second loop with care for everything.
@@ -108,7 +117,7 @@ __global__ void __launch_bounds__(tile_threads, Source::ctas)
     quantize_given(const __grid_constant__ Source source, const __grid_constant__ NvFp4Output output,
                    const __grid_constant__ EncodeScales scales, const __grid_constant__ Tiles tiles) {
     constexpr int blocks = Source::blocks;
-    constexpr bool may_gather = blocks == 1 && turns == 4;
+    constexpr bool may_gather = turns == 4;
     const Position first = own_position(tiles);
     const uint32_t column = first.column * blocks, height = tiles.height();
     ptx::wait_for_previous_kernel();
@@ -117,12 +126,12 @@ __global__ void __launch_bounds__(tile_threads, Source::ctas)
         const uint64_t codes_step = uint64_t(height) * output.padded_columns * 8;
         uint8_t* codes = output.codes_of(first.row, column);
         uint8_t* own_scales = output.scale_of(first.row, column);
-        const int64_t scales_step = output.scale_of(first.row + height, column) - own_scales;
+        const int64_t scales_step = output.scale_of(height, 0) - output.scales;  // from every first row
         typename Source::Cursor cursor = source.at(first.row, column);
         float G = scales(first.row);
         bool allowed = allows(source, G);
         typename Source::Raw next = source.fetch_vector(cursor);
-        uint32_t row = first.row, gathered = 0;
+        uint32_t row = first.row, gathered[blocks] = {};
         remaining = 0;
 #pragma unroll Source::unrolled
         for (int turn = 0; turn < turns; turn++) {
@@ -147,10 +156,11 @@ __global__ void __launch_bounds__(tile_threads, Source::ctas)
                 ptx::store_streaming(reinterpret_cast<uint2*>(codes) + i, made.codes);
                 made_scales |= made.scale << (8 * i);
             }
-            if (may_gather) gathered |= made_scales << (8 * turn);
-            if (blocks == 2 && output.pairs_aligned) {
+            if (may_gather && tiles.gathers_scales) {
+                append_scales(gathered, made_scales);
+            } else if (blocks == 2 && output.pairs_aligned) {
                 *reinterpret_cast<uint16_t*>(own_scales) = uint16_t(made_scales);
-            } else if (!may_gather || !tiles.gathers_scales) {
+            } else {
 #pragma unroll
                 for (int i = 0; i < blocks; i++) own_scales[i] = uint8_t(made_scales >> (8 * i));
             }
@@ -175,7 +185,7 @@ __global__ void __launch_bounds__(tile_threads, Source::ctas)
 #pragma unroll
         for (int i = 0; i < blocks; i++) {
             QuantizedBlock block;
-            if (valid) block = quantize_block(values[i].value, scales(row));
+            if (output.holds_elements(row, column + i)) block = quantize_block(values[i].value, scales(row));
             output.store(row, column + i, block);
         }
     }
@@ -203,7 +213,8 @@ __global__ void __launch_bounds__(tile_threads)
                                                        : largest_finite_magnitude(values[i].value));
                 } else {
                     QuantizedBlock block;
-                    if (valid) block = quantize_block(values[i].value, found_encode_scale(dynamic, row));
+                    if (output.holds_elements(row, column + i))
+                        block = quantize_block(values[i].value, found_encode_scale(dynamic, row));
                     output.store(row, column + i, block);
                 }
             }
@@ -243,7 +254,7 @@ void launch_given(const Source& source, const QuantizeArgs& args, const Launch& 
                   const DeviceInfo& device) {
     const NvFp4Output output = output_of(args);
     const bool gather =
-        Source::blocks == 1 && output.layout == ScaleLayout::tiled_128x4 && is_aligned(output.scales, 4);
+        output.layout == ScaleLayout::tiled_128x4 && is_aligned(output.scales, Source::blocks * 4);
     TileChoice choice{.rows_per_thread = 4};
     if (gather) choice.widest_log2 = 3;
     Tiles tiles = make_tiles(output.grid_rows, units<Source>(output), choice);

@@ -38,7 +38,7 @@ template <typename T, int n, int blocks_at_a_time>
 struct HadamardSource {
     static constexpr int blocks = blocks_at_a_time, count = blocks * block_elements;
     static constexpr int ctas = blocks == 1 ? (sizeof(T) == 2 ? 4 : 3) : (sizeof(T) == 2 ? 3 : 1);
-    static constexpr int unrolled = 1;
+    static constexpr int unrolled = 2;
     using Cursor = const T*;
     struct Raw {
         Block<T> block[blocks];
@@ -126,7 +126,7 @@ struct HadamardSource {
         if (signs != nullptr) {
 #pragma unroll
             for (int i = 0; i < count; i++)
-                v[i] *= __ldg(signs + column % (n / block_elements) * block_elements + i);
+                v[i] *= __ldg(signs + column % (n / block_elements) * block_elements + i % n);
         }
     }
 };

@@ -138,8 +138,8 @@ __device__ __forceinline__ void multiply(const WarpInputs<n, T>& inputs,
 
 // The same for row r alone, in little code.
 template <int n, typename T>
-__device__ __noinline__ void multiply_row(const WarpInputs<n, T>& inputs, int r,
-                                          float (&sums)[block_elements]) {
+__device__ __forceinline__ void multiply_row(const WarpInputs<n, T>& inputs, int r,
+                                             float (&sums)[block_elements]) {
     using Inputs = WarpInputs<n, T>;
     const T* x = reinterpret_cast<const T*>(inputs.transform() + r * Inputs::row_bytes);
     const float4* t = matrix_shared + int(threadIdx.x) % Inputs::lanes;

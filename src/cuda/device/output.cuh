@@ -62,20 +62,31 @@ struct NvFp4Output {
     __device__ __forceinline__ uint8_t* scale_of(uint32_t row, uint32_t column) const {
         return scales + scale_offset(layout, row, column, padded_columns);
     }
-    // The scales of rows row, row + 32, + 64, + 96 in the four bytes, row % 128 < 32; tiled_128x4, scales
-    // aligned to 4 bytes, four lanes with columns 0..3 of a tile together. There the 16 bytes of a row and
-    // those 32, 64, 96 below it are neighbours: the lanes exchange bytes, so that each writes the four
-    // columns of one row.
+    // The scales of rows row, row + 32, + 64, + 96 in four bytes, row % 128 < 32; tiled_128x4, scales aligned
+    // to 4 bytes, four lanes with columns 0..3 of a tile together. There the 16 bytes of a row and those 32,
+    // 64, 96 below it are neighbours: the lanes exchange bytes, so that each writes the four columns of one
+    // row.
     __device__ __forceinline__ void store_scales_of_4_rows(uint32_t row, uint32_t column,
-                                                           uint32_t bytes) const {
-        uint32_t other = __shfl_xor_sync(~0u, bytes, 1);
-        bytes = __byte_perm(bytes, other, column & 1 ? 0x3715 : 0x6240);
-        other = __shfl_xor_sync(~0u, bytes, 2);
-        bytes = __byte_perm(bytes, other, column & 2 ? 0x3276 : 0x5410);
+                                                           const uint32_t (&bytes)[1]) const {
+        uint32_t other = __shfl_xor_sync(~0u, bytes[0], 1);
+        uint32_t own = __byte_perm(bytes[0], other, column & 1 ? 0x3715 : 0x6240);
+        other = __shfl_xor_sync(~0u, own, 2);
+        own = __byte_perm(own, other, column & 2 ? 0x3276 : 0x5410);
         row += column % 4 * 32;
         if (row < grid_rows && column < grid_columns)
-            *reinterpret_cast<uint32_t*>(scales + scale_offset(layout, row, column & ~3u, padded_columns)) =
-                bytes;
+            *reinterpret_cast<uint32_t*>(scale_of(row, column & ~3u)) = own;
+    }
+    // The same for two columns a lane, byte i of pairs[j] that of column + i % 2 in row + 32 (2 j + i / 2),
+    // and scales aligned to 8 bytes: each of two lanes writes the four columns of two rows.
+    __device__ __forceinline__ void store_scales_of_4_rows(uint32_t row, uint32_t column,
+                                                           const uint32_t (&pairs)[2]) const {
+        const bool upper = column & 2;
+        const uint32_t other = __shfl_xor_sync(~0u, upper ? pairs[0] : pairs[1], 1);
+        const uint32_t first = upper ? other : pairs[0], second = upper ? pairs[1] : other;
+        row += upper ? 64 : 0;
+        if (row < grid_rows && column < grid_columns)
+            *reinterpret_cast<uint2*>(scale_of(row, column & ~3u)) =
+                make_uint2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
     }
 };
 
