@@ -51,6 +51,10 @@ class Context {
 void quantize(const Context& context, const QuantizeArgs& args);
 // Codes and block scales to BF16, FP16 or FP32 [rows, k].
 void dequantize(const Context& context, const DequantizeArgs& args);
+// Block after block of n elements along K of [rows, k], any n that divides K.
+void transform(const Context& context, const TransformArgs& args);
+// The transform and quantize in one, x' not rounded in between.
+void transform_quantize(const Context& context, const TransformQuantizeArgs& args);
 // The weights [n, k] as the products read them. Needs no padding of w to hold zeros.
 PackedWeight pack_weight(const Context& context, const NvFp4View& w);
 // d[M, N] = a[M, K] w[N, K]^T, both NVFP4.

@@ -130,7 +130,7 @@ enum class Accumulation {
                  // are used
 };
 struct BlockTransform {
-    int64_t n = 0;                   // 16, 32, 64 or 128; K is a multiple of it
+    int64_t n = 0;                   // K is a multiple of it; Hadamard: a power of two; GPU: 16, 32, 64 or 128
     const void* matrix = nullptr;    // T [n, n], T_kj at k * n + j; null: Hadamard
     DType matrix_type = DType::f32;  // BF16 or FP32
     const float* signs = nullptr;    // [n] of +-1, Hadamard only; null: all +1

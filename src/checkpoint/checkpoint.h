@@ -15,6 +15,7 @@
 #include "halfbyte/dtype.h"
 #include "halfbyte/nvfp4.h"
 #include "reference/rope_scaling.h"
+#include "transform/transform.h"
 
 namespace halfbyte::checkpoint {
 
@@ -43,6 +44,14 @@ struct CompanionFiles {
 enum class Scheme { nvfp4, nvfp4a16 };    // W4A4 and W4A16
 std::string_view name_of(Scheme scheme);  // "NVFP4", "NVFP4A16"
 
+// A transform as a file has it: scheme "R4", type "hadamard".
+struct NamedTransform {
+    std::string scheme, type;
+    bool inverse = false;
+    double orthogonality_error = 0;
+    Transform transform;
+};
+
 struct DenseTensor {
     DType dtype = DType::bf16;  // BF16, FP16 or FP32
     std::vector<int64_t> shape;
@@ -63,6 +72,22 @@ struct NvFp4Linear {
     std::optional<EncodeScale> input_scale;  // absent for W4A16
 };
 
+// The transforms of one linear layer that are left to run time, each list in the order in which they are applied: the
+// layer is y = output(input(x) W^T + b). Layers that use the same matrix share one object.
+struct LinearTransforms {
+    std::vector<std::shared_ptr<const NamedTransform>> input, output;
+};
+// The same of one attention: of every head of q and of k behind RoPE, before they meet.
+struct AttentionTransforms {
+    std::vector<std::shared_ptr<const NamedTransform>> q, k;
+};
+
+struct Transforms {
+    std::map<std::string, LinearTransforms> linear;        // by module; "model.embed_tokens" has output alone
+    std::map<std::string, AttentionTransforms> attention;  // by module: "model.layers.0.self_attn"
+    std::vector<std::string> folded;  // what was folded into the weights, one line a scheme and location, for people
+};
+
 class Checkpoint {
   public:
     virtual ~Checkpoint() = default;
@@ -78,6 +103,9 @@ class Checkpoint {
     virtual const std::map<std::string, DenseTensor>& dense() const = 0;
     // Quantised modules by name ("model.layers.0.self_attn.q_proj"); empty for dense weights.
     virtual const std::map<std::string, NvFp4Linear>& nvfp4() const = 0;
+
+    // What has to be done at run time besides; empty for most files.
+    virtual const Transforms& transforms() const = 0;
 
     // Rows [first_row, first_row + rows) of a dense tensor (a vector is one row), in its dtype: the address
     // in the mapped file where the bytes lie there as they are, else `buffer`, which is resized and filled.
