@@ -105,6 +105,7 @@ class GgufCheckpoint final : public Checkpoint {
     std::optional<Scheme> scheme() const override { return {}; }
     const std::map<std::string, DenseTensor>& dense() const override { return dense_; }
     const std::map<std::string, NvFp4Linear>& nvfp4() const override { return nvfp4_; }
+    const Transforms& transforms() const override { return transforms_; }
     std::vector<fs::path> weight_files() const override { return {path()}; }
     uint64_t file_bytes() const override { return gguf_.file().bytes().size(); }
     std::string stored_format(const std::string& name) const override {
@@ -368,6 +369,7 @@ class GgufCheckpoint final : public Checkpoint {
     CompanionFiles companions_;
     std::map<std::string, DenseTensor> dense_;
     std::map<std::string, NvFp4Linear> nvfp4_;  // empty
+    const Transforms transforms_;
     std::map<std::string, const GgufTensor*> sources_;
 };
 

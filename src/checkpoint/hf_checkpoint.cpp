@@ -115,6 +115,7 @@ class HfCheckpoint final : public Checkpoint {
     const CompanionFiles& companions() const override { return companions_; }
     const std::map<std::string, DenseTensor>& dense() const override { return dense_; }
     const std::map<std::string, NvFp4Linear>& nvfp4() const override { return nvfp4_; }
+    const Transforms& transforms() const override { return transforms_; }
 
     std::optional<Scheme> scheme() const override {
         if (nvfp4_.empty()) return {};
@@ -200,6 +201,7 @@ class HfCheckpoint final : public Checkpoint {
     CompanionFiles companions_;
     std::map<std::string, DenseTensor> dense_;
     std::map<std::string, NvFp4Linear> nvfp4_;
+    Transforms transforms_;
 };
 
 }  // namespace
