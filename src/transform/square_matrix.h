@@ -1,9 +1,9 @@
-// Square matrices in FP64, as transforms are stored, made, checked and folded into weights: M [n, n], M_ij at i * n + j.
+// Square matrices in FP64, as transforms are stored, made, checked and folded into weights: M [n, n], M_ij at
+// i * n + j.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -16,21 +16,35 @@ struct SquareMatrix {
 };
 
 SquareMatrix transpose(const SquareMatrix& M);
-// Gauss with partial pivoting; nothing for a singular M.
+
+// Gauss-Jordan with partial pivoting, n^3 steps: of an orthogonal matrix take the transpose. Nothing for an M
+// that is singular in FP64 (a pivot of at most n 2^-52 times the largest entry) or not finite.
 std::optional<SquareMatrix> inverse(const SquareMatrix& M);
 
-// max |c^2 (M M^T)_ij - (i == j)|: 0 for an orthogonal c M. n^3 / 2 products.
+// max |c^2 (M M^T)_ij - (i == j)|: 0 for an orthogonal c M; NaN if an entry is. Exact before c for entries of
+// +-1, and quick; else n^3 / 2 products in FP64 in order of k.
 double orthogonality_error(const SquareMatrix& M, double c);
 
-// A Hadamard matrix of order n, entries +-1, not normalised: Sylvester's for a power of two, else Kronecker products
-// of it with Paley's (12, 20, 28, ...). Nothing if no such product has the order.
+// A Hadamard matrix of order n: entries +-1, H H^T = n I, not normalised. One rule for every n:
+//   a power of two is Sylvester's, (-1)^popcount(i & j);
+//   else n = 2^a b_1 b_2 ... b_m with Paley's orders b, each the smallest that leaves a rest which has a
+//   matrix again, and H = S_(2^a) (x) P_(b_1) (x) ... (x) P_(b_m), (x) the Kronecker product, the last index
+//   the fastest: 576 = 4 x 12 x 12, 1536 = 128 x 12, 2880 = 12 x 12 x 20, 3584 = 128 x 28, 10944 = 12 x 12
+//   x 76.
+// Paley's orders: q + 1 for primes q = 3 mod 4 (I), else 2 (q + 1) for primes q = 1 mod 4 (II); no power of
+// two. With Q_ij = the Legendre symbol of i - j modulo q, e a column of q ones, and (x) again:
+//   I   P = 1 + [0 e^T; -e Q]
+//   II  P = C (x) [1 1; 1 -1] + 1 (x) [1 -1; -1 -1], C = [0 e^T; e Q]
+// Nothing if no such product has the order (92, 100). Source: Paley 1933.
 std::optional<SquareMatrix> hadamard_matrix(int64_t n);
-bool has_hadamard_matrix(int64_t n);
+bool has_hadamard_matrix(int64_t n);  // without making it
 
-// n signs, +1 or -1, from the seed: the same on every machine.
+// n signs, +1 or -1, the same on every machine: bit 63 of the first n numbers of SplitMix64 from the seed,
+// set: -1. Source: Steele, Lea and Flood, OOPSLA 2014.
 std::vector<double> random_signs(int64_t n, uint64_t seed);
 
-// "16, 32, 64": the n >= 16 that divide `width` and that a Hadamard matrix exists for, for messages.
+// "16, 32, 64": the n >= 16 that divide `width` and that have a Hadamard matrix, for messages; "none" if
+// there is none.
 std::string possible_block_sizes(int64_t width);
 
 }  // namespace halfbyte
