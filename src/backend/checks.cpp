@@ -1,7 +1,10 @@
 #include "backend/checks.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <string_view>
 
 #include "core/check.h"
@@ -224,24 +227,35 @@ void check_fused(const char* operation, const QuantizeArgs& args, int64_t rows, 
     check_quantized(operation, args);
 }
 
-// "16, 32" for 96: the sizes of a transform that divide k
-std::string dividing_sizes(int64_t k) {
+// "16, 32, 48, 96" for 96: the sizes of a transform from 16 on that divide k; powers of two only for
+// Hadamard. Of a size above 2^16 only k itself is looked at.
+std::string dividing_sizes(int64_t k, bool hadamard) {
     std::string sizes;
-    for (const int64_t n : {16, 32, 64, 128})
-        if (k % n == 0) sizes += (sizes.empty() ? "" : ", ") + std::to_string(n);
+    const auto add = [&](int64_t n) {
+        if (k % n == 0 && (!hadamard || std::has_single_bit(uint64_t(n))))
+            sizes += (sizes.empty() ? "" : ", ") + std::to_string(n);
+    };
+    for (int64_t n = 16; n <= std::min<int64_t>(k, 1 << 16); n++) add(n);
+    if (k > 1 << 16) add(k);
     return sizes;
 }
 
 void check_transform(const char* operation, const ConstMatrix& x, const BlockTransform& transform) {
     check_matrix(operation, "x", x);
     const int64_t n = transform.n;
-    check(n == 16 || n == 32 || n == 64 || n == 128, usage,
-          "{}: transform.n = {}; 16, 32, 64 and 128 are possible", operation, n);
+    const bool hadamard = transform.matrix == nullptr;
+    check(n >= 1, usage, "{}: transform.n = {}; at least 1 is needed", operation, n);
+    check(!hadamard || std::has_single_bit(uint64_t(n)), usage,
+          "{}: transform.n = {} without a matrix; the Hadamard transform by butterflies needs a power of "
+          "two: give "
+          "the matrix for another size",
+          operation, n);
     if (x.cols % n != 0) {
-        const std::string sizes = dividing_sizes(x.cols);
+        const std::string sizes = dividing_sizes(x.cols, hadamard);
         fail(usage, "{}: x has K = {}, which transform.n = {} does not divide; {}", operation, x.cols, n,
-             sizes.empty() ? "K must be a multiple of 16, 32, 64 or 128: pad x"
-                           : "of the sizes, these do: " + sizes);
+             sizes.empty() ? fmt::format("no {} from 16 on does: pad x", hadamard ? "power of two" : "size")
+                           : fmt::format("of the {} from 16 on, these do: {}",
+                                         hadamard ? "powers of two" : "sizes", sizes));
     }
     if (transform.matrix == nullptr) {
         check(transform.accumulation == Accumulation::contract, usage,
@@ -484,6 +498,20 @@ void check_gpu_size(const char* operation, int64_t rows, int64_t k) {
           operation, rows, k, most_rows, most_columns);
 }
 
+// Before what every backend checks: the GPU has four sizes.
+void check_gpu_transform_size(const char* operation, int64_t k, int64_t n) {
+    check(n == 16 || n == 32 || n == 64 || n == 128, usage,
+          "{}: transform.n = {}; 16, 32, 64 and 128 are possible on a GPU, any size on the CPU", operation,
+          n);
+    if (k % n == 0) return;
+    std::string sizes;
+    for (const int64_t size : {16, 32, 64, 128})
+        if (k % size == 0) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+    fail(usage, "{}: x has K = {}, which transform.n = {} does not divide; {}", operation, k, n,
+         sizes.empty() ? "K must be a multiple of 16, 32, 64 or 128 on a GPU: pad x"
+                       : "of the GPU's sizes, these do: " + sizes);
+}
+
 void check_gpu_transform(const char* operation, const ConstMatrix& x, const BlockTransform& transform) {
     check_aligned(operation, "x", x);
     check_aligned(operation, "transform.matrix", transform.matrix, transform.matrix_type);
@@ -553,6 +581,7 @@ void check_gpu_arguments(const MxFp4DequantizeArgs& args) {
 }
 
 void check_gpu_arguments(const TransformArgs& args) {
+    check_gpu_transform_size("transform", args.x.cols, args.transform.n);
     check_arguments(args);
     check_gpu_size("transform", args.x.rows, args.x.cols);
     check_gpu_transform("transform", args.x, args.transform);
@@ -560,6 +589,7 @@ void check_gpu_arguments(const TransformArgs& args) {
 }
 
 void check_gpu_arguments(const TransformQuantizeArgs& args) {
+    check_gpu_transform_size("transform_quantize", args.x.cols, args.transform.n);
     check_arguments(args);
     check_gpu_transform("transform_quantize", args.x, args.transform);
     check_gpu_quantized("transform_quantize", args.quantize);

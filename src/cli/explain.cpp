@@ -193,15 +193,21 @@ std::string problem_text(const Options& options) {
     return text + (options.unaligned ? ", memory aligned to elements only" : "");
 }
 
+// Why no CPU level can, or nothing.
+std::string cpu_reason(const Options& options) {
+    if (options.arithmetic == "tensor_core") return "the CPU has the contract's arithmetic only";
+    if (options.transforms() || options.operation == "quantize" || options.operation == "dequantize")
+        return "";
+    return fmt::format("the CPU has no kernel of {} in this version", options.operation);
+}
+
 // Levels as kernels, in the order of the choice: the highest first.
 std::vector<KernelStatus> cpu_table(const Options& options) {
     std::vector<KernelStatus> table;
+    const std::string reason = cpu_reason(options);
     for (const CpuLevelStatus& status : cpu_levels())
-        table.insert(table.begin(),
-                     {std::string(name_of(status.level)),
-                      options.operation == "quantize" || options.operation == "dequantize"
-                          ? status.unsupported_reason
-                          : fmt::format("the CPU has no kernel of {} in this version", options.operation)});
+        table.insert(table.begin(), {std::string(name_of(status.level)),
+                                     reason.empty() ? status.unsupported_reason : reason});
     return table;
 }
 

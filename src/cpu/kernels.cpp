@@ -61,7 +61,9 @@ static Kernels table_of(Level level) {
     return {
         .level = level,
         .quantize = quantize_levels[i],
+        .quantize_rows = quantize_rows_levels[i],
         .dequantize = dequantize_levels[i],
+        .transform = transform_levels[i],
         .matmul_w4a4 = matmul_w4a4_levels[i],
         .matmul_w4a16 = matmul_w4a16_levels[i],
         .matmul_dense = matmul_dense_levels[i],

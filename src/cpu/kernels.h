@@ -17,7 +17,11 @@ std::string_view name_of(Level level);
 struct Kernels {
     Level level;
     void (*quantize)(ThreadPool&, const QuantizeArgs&);
+    // The same in parts: clear_padding once, then x holds the rows of args.shape from first_row on. Their
+    // padding along K is written.
+    void (*quantize_rows)(ThreadPool&, const QuantizeArgs&, int64_t first_row);
     void (*dequantize)(ThreadPool&, const DequantizeArgs&);
+    void (*transform)(ThreadPool&, const TransformArgs&);
     void (*matmul_w4a4)(ThreadPool&, const MatmulW4A4Args&);
     void (*matmul_w4a16)(ThreadPool&, const MatmulW4A16Args&);
     void (*matmul_dense)(ThreadPool&, const MatmulDenseArgs&);
@@ -27,6 +31,9 @@ struct Kernels {
     void (*rope)(ThreadPool&, const RopeArgs&);
     void (*attention)(ThreadPool&, const AttentionArgs&);
 };
+
+// Codes of the rows behind args.shape.rows as zeros, and all block scales if any of them is padding.
+void clear_padding(const QuantizeArgs& args);
 
 // All levels of this build, lowest first.
 std::span<const Level> levels();

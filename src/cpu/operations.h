@@ -11,8 +11,14 @@ namespace halfbyte::cpu {
 template <typename Args>
 using Kernel = void(ThreadPool&, const Args&);
 
+// x holds the rows of the shape from first_row on.
+template <typename Args>
+using RowsKernel = void(ThreadPool&, const Args&, int64_t first_row);
+
 extern const PerLevel<Kernel<QuantizeArgs>> quantize_levels;
+extern const PerLevel<RowsKernel<QuantizeArgs>> quantize_rows_levels;
 extern const PerLevel<Kernel<DequantizeArgs>> dequantize_levels;
+extern const PerLevel<Kernel<TransformArgs>> transform_levels;
 extern const PerLevel<Kernel<MatmulW4A4Args>> matmul_w4a4_levels;
 extern const PerLevel<Kernel<MatmulW4A16Args>> matmul_w4a16_levels;
 extern const PerLevel<Kernel<MatmulDenseArgs>> matmul_dense_levels;
@@ -22,7 +28,8 @@ extern const PerLevel<Kernel<SoftmaxArgs>> softmax_levels;
 extern const PerLevel<Kernel<RopeArgs>> rope_levels;
 extern const PerLevel<Kernel<AttentionArgs>> attention_levels;
 
-void count_statistics(ThreadPool& pool, const QuantizeArgs& args);  // quantize.cpp; adds to *args.stats
+void count_statistics(ThreadPool& pool, const QuantizeArgs& args,
+                      int64_t first_row);  // quantize.cpp; adds to *args.stats
 
 // Calls body(pointer) with the pointer cast to the element type.
 template <typename Body>

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "core/element.h"
+#include "cpu/kernels.h"
 #include "cpu/operations.h"
 #include "cpu/vectors-inl.h"
 #include "format/nvfp4_block.h"
@@ -93,7 +94,7 @@ HWY_INLINE void encode_block(const T* values, float factor, float divisor, bool 
     pack(codes, packed);
 }
 
-// N blocks at a time, whose scales are found together.
+// One row of the result from its x: N blocks at a time, whose scales are found together.
 template <typename T>
 void quantize_row(const QuantizeArgs& args, const T* x, int64_t row) {
     const NvFp4Shape& shape = args.shape;
@@ -141,20 +142,20 @@ void quantize_row(const QuantizeArgs& args, const T* x, int64_t row) {
 
 }  // namespace
 
-void quantize(ThreadPool& pool, const QuantizeArgs& args) {
-    const NvFp4Shape& shape = args.shape;
-    const int64_t code_stride = shape.padded_k / 2, rows = shape.rows;
-    if (shape.padded_rows > rows && code_stride > 0)
-        std::memset(args.codes + rows * code_stride, 0, size_t((shape.padded_rows - rows) * code_stride));
-    if (shape.scale_bytes() > rows * shape.blocks())
-        std::memset(args.block_scales, 0, size_t(shape.scale_bytes()));
-    const int64_t grain = std::max<int64_t>(1, (1 << 16) / std::max<int64_t>(1, shape.k));
-    pool.parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+void quantize_rows(ThreadPool& pool, const QuantizeArgs& args, int64_t first_row) {
+    const int64_t grain = std::max<int64_t>(1, (1 << 16) / std::max<int64_t>(1, args.shape.k));
+    pool.parallel_for(args.x.rows, grain, [&](int64_t begin, int64_t end) {
         with_type(args.x.data, args.x.type, [&](const auto* x) {
-            for (int64_t row = begin; row < end; row++) quantize_row(args, x + row * args.x.stride, row);
+            for (int64_t row = begin; row < end; row++)
+                quantize_row(args, x + row * args.x.stride, first_row + row);
         });
     });
-    if (args.stats != nullptr) count_statistics(pool, args);
+    if (args.stats != nullptr) count_statistics(pool, args, first_row);
+}
+
+void quantize(ThreadPool& pool, const QuantizeArgs& args) {
+    clear_padding(args);
+    quantize_rows(pool, args, 0);
 }
 
 }  // namespace halfbyte::cpu::HWY_NAMESPACE
@@ -164,17 +165,27 @@ HWY_AFTER_NAMESPACE();
 namespace halfbyte::cpu {
 
 const PerLevel<Kernel<QuantizeArgs>> quantize_levels = HALFBYTE_PER_LEVEL(quantize);
+const PerLevel<RowsKernel<QuantizeArgs>> quantize_rows_levels = HALFBYTE_PER_LEVEL(quantize_rows);
+
+void clear_padding(const QuantizeArgs& args) {
+    const NvFp4Shape& shape = args.shape;
+    const int64_t code_stride = shape.padded_k / 2, rows = shape.rows;
+    if (shape.padded_rows > rows && code_stride > 0)
+        std::memset(args.codes + rows * code_stride, 0, size_t((shape.padded_rows - rows) * code_stride));
+    if (shape.scale_bytes() > rows * shape.blocks())
+        std::memset(args.block_scales, 0, size_t(shape.scale_bytes()));
+}
 
 // A second pass over x by the scalar rule: statistics are asked for when a checkpoint is made, not in a
 // running model.
-void count_statistics(ThreadPool& pool, const QuantizeArgs& args) {
+void count_statistics(ThreadPool& pool, const QuantizeArgs& args, int64_t first_row) {
     const NvFp4Shape& shape = args.shape;
     std::mutex mutex;
     const int64_t grain = std::max<int64_t>(1, (1 << 16) / std::max<int64_t>(1, shape.k));
-    pool.parallel_for(shape.rows, grain, [&](int64_t begin, int64_t end) {
+    pool.parallel_for(args.x.rows, grain, [&](int64_t begin, int64_t end) {
         QuantizeStats stats;
         for (int64_t row = begin; row < end; row++) {
-            const float G = args.encode_scale[args.scale_per_row ? row : 0];
+            const float G = args.encode_scale[args.scale_per_row ? first_row + row : 0];
             for (int64_t first = 0; first < shape.k; first += nvfp4_block) {
                 float values[nvfp4_block] = {};
                 uint8_t codes[nvfp4_block];
@@ -189,7 +200,7 @@ void count_statistics(ThreadPool& pool, const QuantizeArgs& args) {
         args.stats->clipped += stats.clipped;
         args.stats->flushed += stats.flushed;
     });
-    args.stats->values += shape.rows * shape.k;
+    args.stats->values += args.x.rows * shape.k;
 }
 
 }  // namespace halfbyte::cpu
