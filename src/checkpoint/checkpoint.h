@@ -72,8 +72,8 @@ struct NvFp4Linear {
     std::optional<EncodeScale> input_scale;  // absent for W4A16
 };
 
-// The transforms of one linear layer that are left to run time, each list in the order in which they are applied: the
-// layer is y = output(input(x) W^T + b). Layers that use the same matrix share one object.
+// The transforms of one linear layer that are left to run time, each list in the order in which they are
+// applied: the layer is y = output(input(x) W^T + b). Layers that use the same matrix share one object.
 struct LinearTransforms {
     std::vector<std::shared_ptr<const NamedTransform>> input, output;
 };
@@ -85,7 +85,8 @@ struct AttentionTransforms {
 struct Transforms {
     std::map<std::string, LinearTransforms> linear;        // by module; "model.embed_tokens" has output alone
     std::map<std::string, AttentionTransforms> attention;  // by module: "model.layers.0.self_attn"
-    std::vector<std::string> folded;  // what was folded into the weights, one line a scheme and location, for people
+    std::vector<std::string>
+        folded;  // what was folded into the weights, one line a scheme and location, for people
 };
 
 class Checkpoint {

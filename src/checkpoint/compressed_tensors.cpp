@@ -1,11 +1,9 @@
 #include "checkpoint/compressed_tensors.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 
+#include "checkpoint/nvfp4_tensors.h"
 #include "core/check.h"
-#include "core/float16.h"
 
 namespace halfbyte::checkpoint {
 namespace fs = std::filesystem;
@@ -14,33 +12,6 @@ namespace {
 constexpr const char* nvfp4_format = "nvfp4-pack-quantized";
 constexpr const char *packed = ".weight_packed", *block_scale = ".weight_scale",
                      *weight_global = ".weight_global_scale", *input_global = ".input_global_scale";
-
-// A value of an object; null counts as absent.
-const Json* find(const Json& object, const char* key) {
-    const auto found = object.find(key);
-    return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-std::string text_at(const Json& object, const char* key, const std::string& otherwise,
-                    const std::string& where) {
-    const Json* value = find(object, key);
-    check(value == nullptr || value->is_string(), ErrorKind::malformed, "{}: {} is {}; a text is needed",
-          where, key, value == nullptr ? "" : shown(*value));
-    return value == nullptr ? otherwise : value->get<std::string>();
-}
-
-// A list of texts; a text alone counts as a list of one.
-std::vector<std::string> texts_at(const Json& value, const std::string& where) {
-    if (value.is_string()) return {value.get<std::string>()};
-    if (!value.is_array())
-        fail(ErrorKind::malformed, "{}: is {}; a list of texts is needed", where, shown(value));
-    std::vector<std::string> texts;
-    for (const Json& entry : value) {
-        check(entry.is_string(), ErrorKind::malformed, "{}: holds {}; texts are needed", where, shown(entry));
-        texts.push_back(entry.get<std::string>());
-    }
-    return texts;
-}
 
 // 4-bit floats in blocks of 16, the only quantisation that is read. Other members (strategy, observer,
 // scale_dtype) differ between versions of the producers and change nothing in the file.
@@ -58,108 +29,6 @@ void check_nvfp4_arguments(const Json& arguments, const std::string& where, cons
     is("type", "float", false);
     is("group_size", 16, false);
     is("symmetric", true, true);
-}
-
-bool says_nothing(const Json* value) {
-    return value == nullptr || ((value->is_object() || value->is_array()) && value->empty());
-}
-
-std::string label(const TensorView& tensor) {
-    return fmt::format("{}: tensor {}", tensor.file->path().string(), quote(tensor.name));
-}
-
-const TensorView& need(const std::map<std::string, TensorView>& tensors, const TensorView& beside,
-                       const std::string& name, const char* cause) {
-    const auto found = tensors.find(name);
-    check(found != tensors.end(), ErrorKind::malformed, "{}: has no {} beside it; {}", label(beside),
-          quote(name), cause);
-    return found->second;
-}
-
-// [N, K] of a module from its codes and block scales.
-std::pair<int64_t, int64_t> checked_shape(const TensorView& codes, const TensorView& scales) {
-    check(codes.dtype == DType::u8 && codes.shape.size() == 2, ErrorKind::malformed,
-          "{}: {} {} given; packed codes are U8 [N, K/2]", label(codes), name_of(codes.dtype),
-          codes.shape_text());
-    check(scales.dtype == DType::f8_e4m3, ErrorKind::malformed, "{}: {} given; block scales are F8_E4M3{}",
-          label(scales), name_of(scales.dtype), scales.dtype == DType::u8 ? ". E8M0 scales of MXFP4?" : "");
-    const int64_t n = codes.shape[0], half_k = codes.shape[1];
-    check(half_k % 8 == 0 && half_k > 0 && n > 0, ErrorKind::malformed,
-          "{}: shape {}; N and K must be positive and K a multiple of 16, so K/2 one of 8", label(codes),
-          codes.shape_text());
-    const std::vector<int64_t> wanted = {n, half_k / 8};
-    if (scales.shape != wanted) {
-        const auto& given = scales.shape;
-        const int64_t given_n = given.empty() ? 0 : given[0], given_blocks = given.size() == 2 ? given[1] : 0;
-        const auto up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
-        const char* cause = "";
-        if (given == std::vector{wanted[1], wanted[0]})
-            cause = "; transposed?";
-        else if (given_n == n && given_blocks * 2 == wanted[1])
-            cause = "; codes stored one to a byte, or blocks of 32 as in MXFP4?";
-        else if (given_n == up(n, 128) && given_blocks == up(wanted[1], 4))
-            cause = "; tiled for a kernel, not linear?";
-        fail(ErrorKind::malformed, "{}: shape {}; beside codes {} it must be [{}, {}]{}", label(scales),
-             scales.shape_text(), codes.shape_text(), wanted[0], wanted[1], cause);
-    }
-    return {n, half_k * 2};
-}
-
-EncodeScale checked_global_scale(const TensorView& tensor) {
-    const bool one = tensor.shape.empty() || tensor.shape == std::vector<int64_t>{1};
-    check(one, ErrorKind::malformed, "{}: shape {}; a global scale is one number, [1] or []", label(tensor),
-          tensor.shape_text());
-    float word = 0;
-    uint16_t half = 0;
-    switch (tensor.dtype) {
-        case DType::f32:
-            std::memcpy(&word, tensor.bytes.data(), sizeof word);
-            break;
-        case DType::bf16:
-        case DType::f16:
-            std::memcpy(&half, tensor.bytes.data(), sizeof half);
-            word = tensor.dtype == DType::bf16 ? to_float(BFloat16{half}) : to_float(Float16{half});
-            break;
-        default:
-            fail(ErrorKind::malformed, "{}: {} given; a global scale is F32, BF16 or F16", label(tensor),
-                 name_of(tensor.dtype));
-    }
-    const char* cause = nullptr;
-    if (std::isnan(word))
-        cause = "Was the layer never reached while calibrating?";
-    else if (std::isinf(word))
-        cause = "An all-zero tensor, written as 2688/0?";
-    else if (word == 0)
-        cause = "An infinite amax, or a tensor that was never filled?";
-    else if (word < 0)
-        cause = "Is the file damaged?";
-    else if (!std::isfinite(1.0f / word))
-        cause = "Its reciprocal overflows; is the file damaged?";
-    check(cause == nullptr, ErrorKind::malformed, "{}: global scale {}; it must be finite and positive. {}",
-          label(tensor), word, cause == nullptr ? "" : cause);
-    return EncodeScale(word);
-}
-
-void check_block_scales(const TensorView& scales) {
-    // NaN is 0x7F or 0xFF, and a sign is 0x80 or more: all that is wrong lies at 0x7F and above.
-    const auto bytes = scales.bytes;
-    uint8_t largest = 0;
-    for (const uint8_t byte : bytes) largest = std::max(largest, byte);
-    if (largest >= 0x7F) {
-        const auto at = std::find_if(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte >= 0x7F; }) -
-                        bytes.begin();
-        const uint8_t byte = bytes[at];
-        const auto wrong = std::count_if(bytes.begin(), bytes.end(), [](uint8_t b) { return b >= 0x7F; });
-        const bool nan = (byte & 0x7F) == 0x7F;
-        fail(ErrorKind::malformed,
-             "{}: byte 0x{:02X} at row {}, block {} is {} ({} such of {} bytes); block scales are E4M3 "
-             "numbers of 0 to 448. {}",
-             label(scales), byte, at / scales.shape[1], at % scales.shape[1], nan ? "NaN" : "negative", wrong,
-             bytes.size(),
-             nan ? "A block that held NaN or infinity?"
-                 : "E8M0 scales of MXFP4, or codes in the place of scales?");
-    }
-    scales.file->release(bytes);
 }
 
 }  // namespace
@@ -206,14 +75,8 @@ CompressedTensorsConfig::CompressedTensorsConfig(const Json& json, const fs::pat
     check(method == "compressed-tensors", ErrorKind::unsupported,
           "{}: quant_method {} is not supported; compressed-tensors is", where, quote(method));
 
-    if (const Json* transform = find(json, "transform_config"); !says_nothing(transform)) {
-        const auto groups = transform->is_object() ? transform->find("config_groups") : transform->end();
-        const bool empty = transform->size() == 1 && groups != transform->end() && says_nothing(&*groups);
-        check(empty, ErrorKind::unsupported,
-              "{}: transform_config is not empty: this checkpoint was made with rotations, which are not "
-              "supported yet",
-              where);
-    }
+    if (const Json* transforms = find(json, "transform_config"); !says_nothing(transforms))
+        transforms_ = TransformConfig(*transforms, file);
     check(find(json, "kv_cache_scheme") == nullptr, ErrorKind::unsupported,
           "{}: kv_cache_scheme is given; a quantised KV cache is not supported yet", where);
     if (const Json* sparsity = find(json, "sparsity_config"); !says_nothing(sparsity)) {
@@ -228,11 +91,15 @@ CompressedTensorsConfig::CompressedTensorsConfig(const Json& json, const fs::pat
     check(status == "compressed", ErrorKind::unsupported,
           "{}: quantization_status is {}; only compressed files are read", where, quote(status));
 
+    // Of a dense model that was rotated there is a transform_config alone.
     const Json* groups = find(json, "config_groups");
-    check(groups != nullptr && groups->is_object() && !groups->empty(), ErrorKind::malformed,
-          "{}: needs an object config_groups with at least one group", where);
+    const bool some = groups != nullptr && groups->is_object() && !groups->empty();
+    check(some || (says_nothing(groups) && !transforms_.empty()), ErrorKind::malformed,
+          "{}: needs an object config_groups with at least one group, or a transform_config", where);
     const std::string format = text_at(json, "format", "", where);
-    for (const auto& [name, group] : groups->items()) add_group(name, group, format);
+    if (some) {
+        for (const auto& [name, group] : groups->items()) add_group(name, group, format);
+    }
     if (const Json* ignore = find(json, "ignore")) {
         for (std::string& text : texts_at(*ignore, where + ": ignore")) {
             ModulePattern pattern(std::move(text), where + ": ignore");
@@ -346,20 +213,13 @@ std::map<std::string, NvFp4Linear> take_quantized_modules(const CompressedTensor
             need(tensors, codes, module + weight_global,
                  tensors.contains(module + ".weight_scale_2") ? "weight_scale_2 is ModelOpt's name for it"
                                                               : "is the file incomplete?");
-        const auto [n, k] = checked_shape(codes, scales);
+        const auto [n, k] = checked_shape(codes, scales, DType::f8_e4m3);
         NvFp4Linear linear{.n = n,
                            .k = k,
                            .codes = codes.bytes.data(),
                            .block_scales = scales.bytes.data(),
-                           .weight_scale = checked_global_scale(global),
+                           .weight_scale = checked_weight_scale(global),
                            .input_scale = {}};
-        // 2688 divided by the largest weight: 1/64 would mean a weight of 172,032. The decode scale of a
-        // largest weight up to 42 lies below it, so one that was stored in its place is seen.
-        check(linear.weight_scale.word() >= 0x1p-6f, ErrorKind::malformed,
-              "{}: {} would mean a largest weight of {}; looks like a ModelOpt decode scale (a multiplier), "
-              "of which the "
-              "reciprocal is needed",
-              label(global), linear.weight_scale.word(), 2688 / linear.weight_scale.word());
         taken.insert(taken.end(), {name, scales.name, global.name});
         if (verdict.scheme == Scheme::nvfp4) {
             const TensorView& input =

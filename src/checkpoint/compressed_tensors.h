@@ -17,6 +17,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/module_pattern.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/transform_config.h"
 
 namespace halfbyte::checkpoint {
 
@@ -24,8 +25,7 @@ namespace halfbyte::checkpoint {
 // unquantised.
 Json quantization_config(Scheme scheme, const std::vector<std::string>& ignored_modules);
 
-// A quantization_config as read. Refuses (unsupported, by name) every other format, transforms and KV cache
-// schemes.
+// A quantization_config as read. Refuses (unsupported, by name) every other format and KV cache schemes.
 class CompressedTensorsConfig {
   public:
     CompressedTensorsConfig(const Json& json, const std::filesystem::path& file);
@@ -36,6 +36,7 @@ class CompressedTensorsConfig {
     };
     Verdict verdict_on(std::string_view module) const;
     const std::filesystem::path& file() const { return file_; }
+    const TransformConfig& transforms() const { return transforms_; }
 
   private:
     struct Target {
@@ -48,6 +49,7 @@ class CompressedTensorsConfig {
     void count_expression(const ModulePattern& pattern, const std::string& where);
 
     std::filesystem::path file_;
+    TransformConfig transforms_;
     // Names (of modules and classes) apart from expressions: a file may hold thousands, for thousands of
     // modules.
     std::map<std::string, Target, std::less<>> named_targets_;

@@ -1,8 +1,10 @@
-// A Hugging Face folder: config.json, safetensors, tokenizer; dense, or quantised in the compressed-tensors
-// dialect.
+// A Hugging Face folder: config.json, safetensors, tokenizer; dense, or quantised in the dialects of
+// compressed-tensors and FP-Quant.
+#include <cstring>
 #include <set>
 
 #include "checkpoint/compressed_tensors.h"
+#include "checkpoint/fp_quant.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/open.h"
 #include "checkpoint/safetensors.h"
@@ -82,10 +84,15 @@ class HfCheckpoint final : public Checkpoint {
             fail(ErrorKind::malformed, "{}: is {}; a JSON object is needed", config_file_.string(),
                  shown(json_));
         std::optional<CompressedTensorsConfig> quantization;
+        std::optional<FpQuantConfig> fp_quant;
         for (const char* key : {"quantization_config", "compression_config"}) {
             if (const auto found = json_.find(key);
-                found != json_.end() && !found->is_null() && !quantization) {
-                quantization.emplace(*found, config_file_);
+                found != json_.end() && !found->is_null() && !quantization && !fp_quant) {
+                const Json* method = found->is_object() ? find(*found, "quant_method") : nullptr;
+                if (method != nullptr && *method == "fp_quant")
+                    fp_quant.emplace(*found, config_file_);
+                else
+                    quantization.emplace(*found, config_file_);
             }
         }
         config_ = model_config(json_, json_if_there(folder / "generation_config.json"), config_file_);
@@ -93,8 +100,16 @@ class HfCheckpoint final : public Checkpoint {
 
         files_.emplace(folder);
         auto tensors = files_->tensors();
+        warnings_ = files_->warnings();
+        std::map<std::string, TensorView> matrices;
         if (quantization) {
+            matrices = quantization->transforms().take_tensors(tensors);
             nvfp4_ = take_quantized_modules(*quantization, known, tensors);
+        } else if (fp_quant) {
+            dialect_ = "FP-Quant";
+            const auto more = fp_quant->warnings();
+            warnings_.insert(warnings_.end(), more.begin(), more.end());
+            nvfp4_ = fp_quant->take_modules(known, tensors, transforms_);
         } else {
             refuse_other_dialects(folder, tensors);
         }
@@ -106,6 +121,8 @@ class HfCheckpoint final : public Checkpoint {
         }
         check_tensors(config_, dense_, nvfp4_, folder,
                       [this](const std::string& name) { return label(name); });
+        if (quantization)
+            transforms_ = quantization->transforms().read(transform_modules(), matrices, warnings_);
         companions_ = read_companions(folder);
         json_ = nullptr;
     }
@@ -128,7 +145,7 @@ class HfCheckpoint final : public Checkpoint {
     std::string description() const override {
         const auto kind = scheme();
         if (!kind) return "Hugging Face folder";
-        return fmt::format("compressed-tensors {} ({})", halfbyte::checkpoint::name_of(*kind),
+        return fmt::format("{} {} ({})", dialect_, halfbyte::checkpoint::name_of(*kind),
                            *kind == Scheme::nvfp4 ? "W4A4" : "W4A16");
     }
 
@@ -150,7 +167,7 @@ class HfCheckpoint final : public Checkpoint {
 
     void release(const std::string& name) const override {
         const auto& tensors = files_->tensors();
-        for (const char* suffix : {"", ".weight_packed", ".weight_scale"}) {
+        for (const char* suffix : {"", ".weight_packed", ".weight_scale", ".qweight", ".scales"}) {
             if (const auto found = tensors.find(name + suffix); found != tensors.end()) {
                 found->second.file->release(found->second.bytes);
             }
@@ -166,7 +183,7 @@ class HfCheckpoint final : public Checkpoint {
     }
 
     std::vector<fs::path> weight_files() const override { return files_->files(); }
-    std::vector<std::string> warnings() const override { return files_->warnings(); }
+    std::vector<std::string> warnings() const override { return warnings_; }
     uint64_t file_bytes() const override {
         uint64_t bytes = 0;
         for (const MappedFile* file : mapped_files()) bytes += file->bytes().size();
@@ -180,6 +197,31 @@ class HfCheckpoint final : public Checkpoint {
     }
 
   private:
+    std::map<std::string, TransformModule> transform_modules() const {
+        using Kind = TransformModule::Kind;
+        std::map<std::string, TransformModule> modules;
+        for (const auto& [name, linear] : nvfp4_) modules[name] = {Kind::linear, linear.k, linear.n};
+        for (const auto& [name, tensor] : dense_) {
+            if (!name.ends_with(".weight") || tensor.shape.size() != 2) continue;
+            const std::string module = name.substr(0, name.size() - std::strlen(".weight"));
+            if (class_of_module(module) == "Embedding")
+                modules[module] = {Kind::embedding, tensor.shape[0], tensor.shape[1]};
+            else
+                modules[module] = {Kind::linear, tensor.shape[1], tensor.shape[0]};
+        }
+        if (config_.tie_word_embeddings)
+            modules.try_emplace("lm_head",
+                                TransformModule{Kind::linear, config_.hidden_size, config_.vocab_size});
+        std::map<std::string, TransformModule> attentions;
+        for (const auto& [name, module] : modules) {
+            if (!name.ends_with(".q_proj")) continue;
+            const int64_t width = config_.head_dim > 0 ? config_.head_dim : module.out;
+            attentions[name.substr(0, name.size() - std::strlen(".q_proj"))] = {Kind::attention, width,
+                                                                                width};
+        }
+        modules.merge(attentions);
+        return modules;
+    }
     std::set<const MappedFile*> mapped_files() const {
         std::set<const MappedFile*> files;
         for (const auto& [name, tensor] : files_->tensors()) files.insert(tensor.file);
@@ -188,7 +230,11 @@ class HfCheckpoint final : public Checkpoint {
     std::string label(const std::string& name) const {
         const auto& tensors = files_->tensors();
         auto found = tensors.find(name);
-        if (found == tensors.end() && name.ends_with(".weight")) found = tensors.find(name + "_packed");
+        if (found == tensors.end() && name.ends_with(".weight")) {
+            found = tensors.find(name + "_packed");
+            if (found == tensors.end())
+                found = tensors.find(name.substr(0, name.size() - std::strlen("weight")) + "qweight");
+        }
         const std::string file =
             found == tensors.end() ? folder_.string() : found->second.file->path().string();
         return fmt::format("{}: tensor {}", file, quote(found == tensors.end() ? name : found->first));
@@ -202,6 +248,8 @@ class HfCheckpoint final : public Checkpoint {
     std::map<std::string, DenseTensor> dense_;
     std::map<std::string, NvFp4Linear> nvfp4_;
     Transforms transforms_;
+    std::string dialect_ = "compressed-tensors";
+    std::vector<std::string> warnings_;
 };
 
 }  // namespace

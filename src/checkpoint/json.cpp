@@ -128,4 +128,52 @@ std::string quote(std::string_view name) {
            (name.size() > shown_limit ? "..." : "");
 }
 
+// A value of an object; null counts as absent.
+const Json* find(const Json& object, const char* key) {
+    const auto found = object.find(key);
+    return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::string text_at(const Json& object, const char* key, const std::string& otherwise,
+                    const std::string& where) {
+    const Json* value = find(object, key);
+    check(value == nullptr || value->is_string(), ErrorKind::malformed, "{}: {} is {}; a text is needed",
+          where, key, value == nullptr ? "" : shown(*value));
+    return value == nullptr ? otherwise : value->get<std::string>();
+}
+
+// A list of texts; a text alone counts as a list of one.
+std::vector<std::string> texts_at(const Json& value, const std::string& where) {
+    if (value.is_string()) return {value.get<std::string>()};
+    if (!value.is_array())
+        fail(ErrorKind::malformed, "{}: is {}; a list of texts is needed", where, shown(value));
+    std::vector<std::string> texts;
+    for (const Json& entry : value) {
+        check(entry.is_string(), ErrorKind::malformed, "{}: holds {}; texts are needed", where, shown(entry));
+        texts.push_back(entry.get<std::string>());
+    }
+    return texts;
+}
+
+bool says_nothing(const Json* value) {
+    return value == nullptr || ((value->is_object() || value->is_array()) && value->empty());
+}
+
+bool flag_at(const Json& object, const char* key, bool otherwise, const std::string& where) {
+    const Json* value = find(object, key);
+    check(value == nullptr || value->is_boolean(), ErrorKind::malformed,
+          "{}: {} is {}; true or false is needed", where, key, value == nullptr ? "" : shown(*value));
+    return value == nullptr ? otherwise : value->get<bool>();
+}
+
+std::optional<int64_t> count_at(const Json& object, const char* key, const std::string& where) {
+    constexpr uint64_t limit = 1 << 30;
+    const Json* value = find(object, key);
+    if (value == nullptr) return {};
+    check(value->is_number_unsigned() && value->get<uint64_t>() >= 1 && value->get<uint64_t>() <= limit,
+          ErrorKind::malformed, "{}: {} is {}; a whole number from 1 to {} is needed", where, key,
+          shown(*value), limit);
+    return int64_t(value->get<uint64_t>());
+}
+
 }  // namespace halfbyte::checkpoint

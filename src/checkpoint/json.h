@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace halfbyte::checkpoint {
 
@@ -31,5 +33,18 @@ std::string shown(const Json& value);
 
 // The same of a name.
 std::string quote(std::string_view name);
+
+// A value of an object, or null if it is absent or JSON's null.
+const Json* find(const Json& object, const char* key);
+bool says_nothing(const Json* value);  // absent, null, {} or []
+
+// A text of an object, and a list of texts (a text alone counts as a list of one). Error (malformed), which
+// begins with `where`, for another type.
+std::string text_at(const Json& object, const char* key, const std::string& otherwise,
+                    const std::string& where);
+std::vector<std::string> texts_at(const Json& value, const std::string& where);
+// The same of a truth and of a number from 1; absent: `otherwise`, nothing.
+bool flag_at(const Json& object, const char* key, bool otherwise, const std::string& where);
+std::optional<int64_t> count_at(const Json& object, const char* key, const std::string& where);
 
 }  // namespace halfbyte::checkpoint

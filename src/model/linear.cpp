@@ -1,17 +1,19 @@
 #include "model/linear.h"
 
-#include "model/weights.h"
+#include <algorithm>
+
+#include "reference/reference.h"
 
 namespace halfbyte::model {
 namespace {
 
 class DenseLinear : public Linear {
   public:
-    DenseLinear(DenseWeight weight, std::vector<float> bias)
+    DenseLinear(std::shared_ptr<const DenseWeight> weight, std::vector<float> bias)
         : weight_(std::move(weight)), bias_(std::move(bias)) {}
 
     void apply(const Context& context, LinearInput& input, float* y, int64_t y_stride) const override {
-        const ConstMatrix w = weight_.matrix();
+        const ConstMatrix w = weight_->matrix();
         matmul_dense(context, {.x = {input.x, DType::f32, input.rows, input.k, input.k},
                                .w = w,
                                .bias = bias_.empty() ? nullptr : bias_.data(),
@@ -19,7 +21,7 @@ class DenseLinear : public Linear {
     }
 
   private:
-    DenseWeight weight_;
+    std::shared_ptr<const DenseWeight> weight_;
     std::vector<float> bias_;
 };
 
@@ -78,6 +80,52 @@ class KernelLinear : public Linear {
     std::vector<float> bias_;
 };
 
+// A layer between its transforms.
+class TransformedLinear : public Linear {
+  public:
+    TransformedLinear(std::unique_ptr<Linear> inner, int64_t n, checkpoint::LinearTransforms transforms,
+                      bool by_definition)
+        : inner_(std::move(inner)), n_(n), transforms_(std::move(transforms)), by_definition_(by_definition) {
+        for (const auto& transform : transforms_.input) input_.push_back(transform.get());
+    }
+
+    void apply(const Context& context, LinearInput& input, float* y, int64_t y_stride) const override {
+        inner_->apply(context, transformed(context, input), y, y_stride);
+        apply_transforms(context, transforms_.output, {y, DType::f32, input.rows, n_, y_stride},
+                         by_definition_);
+    }
+
+    LinearInput& transformed(const Context& context, LinearInput& input) const override {
+        if (input_.empty()) return input;
+        for (LinearInput::Transformed& form : input.transformed)
+            if (form.by == input_) return form.input;
+        LinearInput::Transformed& form = input.transformed.emplace_back();
+        form.by = input_;
+        form.values.assign(input.x, input.x + input.rows * input.k);
+        apply_transforms(context, transforms_.input,
+                         {form.values.data(), DType::f32, input.rows, input.k, input.k}, by_definition_);
+        form.input.x = form.values.data();
+        form.input.rows = input.rows;
+        form.input.k = input.k;
+        return form.input;
+    }
+
+  private:
+    std::unique_ptr<Linear> inner_;
+    int64_t n_;
+    checkpoint::LinearTransforms transforms_;
+    std::vector<const checkpoint::NamedTransform*> input_;
+    bool by_definition_;
+};
+
+std::unique_ptr<Linear> with_transforms(const checkpoint::Checkpoint& source, const std::string& module,
+                                        int64_t n, std::unique_ptr<Linear> linear, Arithmetic arithmetic) {
+    const auto found = source.transforms().linear.find(module);
+    if (found == source.transforms().linear.end()) return linear;
+    return std::make_unique<TransformedLinear>(std::move(linear), n, found->second,
+                                               arithmetic == Arithmetic::simulated);
+}
+
 std::vector<float> load_bias(const checkpoint::Checkpoint& source, const std::string& module) {
     const std::string name = module + ".bias";
     if (!source.dense().contains(name)) return {};
@@ -89,12 +137,30 @@ std::vector<float> load_bias(const checkpoint::Checkpoint& source, const std::st
 
 }  // namespace
 
+void apply_transforms(const Context&, const TransformList& list, const Matrix& x,
+                      bool) {
+    const ConstMatrix given = {x.data, x.type, x.rows, x.cols, x.stride};
+    for (const auto& named : list) {
+        const TransformArgs args = {.x = given, .transform = named->transform.view(), .y = x};
+        reference::transform(args);
+    }
+}
+
+std::unique_ptr<Linear> load_linear(const checkpoint::Checkpoint& source, const std::string& module,
+                                    std::shared_ptr<const DenseWeight> weight, Arithmetic arithmetic) {
+    const int64_t n = weight->matrix().rows;
+    return with_transforms(source, module, n,
+                           std::make_unique<DenseLinear>(std::move(weight), load_bias(source, module)),
+                           arithmetic);
+}
+
 std::unique_ptr<Linear> load_linear(const Context& context, const checkpoint::Checkpoint& source,
                                     const std::string& module, Arithmetic arithmetic) {
-    std::vector<float> bias = load_bias(source, module);
     const auto found = source.nvfp4().find(module);
     if (found == source.nvfp4().end())
-        return std::make_unique<DenseLinear>(DenseWeight(source, module + ".weight"), std::move(bias));
+        return load_linear(source, module, std::make_shared<DenseWeight>(source, module + ".weight"),
+                           arithmetic);
+    std::vector<float> bias = load_bias(source, module);
     const checkpoint::NvFp4Linear& weight = found->second;
     const std::optional<EncodeScale> input_scale =
         arithmetic == Arithmetic::w4a16 ? std::nullopt : weight.input_scale;
@@ -106,7 +172,7 @@ std::unique_ptr<Linear> load_linear(const Context& context, const checkpoint::Ch
             pack_weight(context, {weight.codes, weight.block_scales, NvFp4Shape::of(weight.n, weight.k)}),
             weight.weight_scale.decode(), input_scale, std::move(bias));
     source.release(module);  // both have copies of their own
-    return linear;
+    return with_transforms(source, module, weight.n, std::move(linear), arithmetic);
 }
 
 }  // namespace halfbyte::model

@@ -1,4 +1,5 @@
-// y = x W^T + b for one linear layer, in the arithmetic that its weights are run in.
+// y = x W^T + b for one linear layer, in the arithmetic that its weights are run in; with transforms y =
+// output(input(x) W^T + b).
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "halfbyte/context.h"
+#include "model/weights.h"
 
 namespace halfbyte::model {
 
@@ -20,8 +22,14 @@ enum class Arithmetic {
     w4a16       // activations left unquantised, also where the file has input scales
 };
 
-// Activations [rows, k] with their quantised forms, kept for the layers that share the input (q/k/v,
-// gate/up).
+using TransformList = std::vector<std::shared_ptr<const checkpoint::NamedTransform>>;
+
+// Each transform of the list in order, x [rows, K] FP32 in place and never rounded to another type.
+// by_definition: by src/reference, else by the context's kernels.
+void apply_transforms(const Context& context, const TransformList& list, const Matrix& x, bool by_definition);
+
+// Activations [rows, k] with their quantised and transformed forms, kept for the layers that share the input
+// (q/k/v, gate/up). A transformed form has quantised forms of its own.
 struct LinearInput {
     struct Quantized {  // for the kernels
         float encode_scale;
@@ -32,10 +40,18 @@ struct LinearInput {
         std::vector<float> values;
     };
 
+    struct Transformed;
+
     const float* x = nullptr;
     int64_t rows = 0, k = 0;
     std::list<Quantized> quantized;
     std::list<Expanded> expanded;
+    std::list<Transformed> transformed;
+};
+struct LinearInput::Transformed {
+    std::vector<const checkpoint::NamedTransform*> by;
+    std::vector<float> values;
+    LinearInput input;  // of these values
 };
 
 class Linear {
@@ -43,11 +59,17 @@ class Linear {
     virtual ~Linear() = default;
     // y: [input.rows, n], rows y_stride elements apart.
     virtual void apply(const Context& context, LinearInput& input, float* y, int64_t y_stride) const = 0;
+    // What the product reads and a quantiser sees: the input behind the input transforms.
+    virtual LinearInput& transformed(const Context&, LinearInput& input) const { return input; }
 };
 
-// The layer `module` of a checkpoint, quantised or dense, with its bias if it has one.
+// The layer `module` of a checkpoint, quantised or dense, with its bias and transforms if it has them.
 std::unique_ptr<Linear> load_linear(const Context& context, const checkpoint::Checkpoint& source,
                                     const std::string& module, Arithmetic arithmetic);
+
+// The same of a tied lm_head, whose weight is the embedding's.
+std::unique_ptr<Linear> load_linear(const checkpoint::Checkpoint& source, const std::string& module,
+                                    std::shared_ptr<const DenseWeight> weight, Arithmetic arithmetic);
 
 // A simulated layer (simulated_linear.cpp); input_scale absent: W4A16.
 std::unique_ptr<Linear> make_simulated_linear(const checkpoint::NvFp4Linear& weight,

@@ -1,7 +1,8 @@
 // One layer, with R the residual stream [T, hidden]:
 //   n = rms_norm(R);  q, k, v = n Wq, n Wk, n Wv;  rope(q), rope(k);  R += attention(q, K, V) Wo
 //   n = rms_norm(R);  R += (silu(n Wgate) * (n Wup)) Wdown
-// Everything is FP32 but the weights; the additions to R happen inside the norm that reads them next.
+// Everything is FP32 but the weights; the additions to R happen inside the norm that reads them next. A
+// checkpoint's transforms stand around each product, behind the embedding, and on q and k behind RoPE.
 #include "model/llama.h"
 
 #include <algorithm>
@@ -20,6 +21,7 @@ struct Layer {
     std::string name;  // "model.layers.0."
     DenseWeight input_norm, attention_norm;
     std::unique_ptr<Linear> q, k, v, o, gate, up, down;
+    checkpoint::AttentionTransforms transforms;
 };
 
 Matrix matrix(std::vector<float>& data, int64_t rows, int64_t cols) {
@@ -35,21 +37,29 @@ class Llama : public Decoder {
     Llama(const Context& context, const Checkpoint& source, Arithmetic arithmetic, const Progress& progress)
         : path_(source.path()),
           config_(source.config()),
-          embedding_(source, "model.embed_tokens.weight"),
+          by_definition_(arithmetic == Arithmetic::simulated),
+          embedding_(std::make_shared<DenseWeight>(source, "model.embed_tokens.weight")),
           final_norm_(source, "model.norm.weight") {
+        const checkpoint::Transforms& transforms = source.transforms();
+        if (const auto found = transforms.linear.find("model.embed_tokens"); found != transforms.linear.end())
+            embedding_transforms_ = found->second.output;
         for (int64_t i = 0; i < config_.layers; i++) {
             report(progress, "load", i, config_.layers);
             const std::string name = "model.layers." + std::to_string(i) + ".";
             const auto linear = [&](const char* part) {
                 return load_linear(context, source, name + part, arithmetic);
             };
+            const auto attention = transforms.attention.find(name + "self_attn");
             layers_.push_back({name, DenseWeight(source, name + "input_layernorm.weight"),
                                DenseWeight(source, name + "post_attention_layernorm.weight"),
                                linear("self_attn.q_proj"), linear("self_attn.k_proj"),
                                linear("self_attn.v_proj"), linear("self_attn.o_proj"),
-                               linear("mlp.gate_proj"), linear("mlp.up_proj"), linear("mlp.down_proj")});
+                               linear("mlp.gate_proj"), linear("mlp.up_proj"), linear("mlp.down_proj"),
+                               attention == transforms.attention.end() ? checkpoint::AttentionTransforms{}
+                                                                       : attention->second});
         }
-        if (!config_.tie_word_embeddings) lm_head_ = load_linear(context, source, "lm_head", arithmetic);
+        lm_head_ = config_.tie_word_embeddings ? load_linear(source, "lm_head", embedding_, arithmetic)
+                                               : load_linear(context, source, "lm_head", arithmetic);
         report(progress, "load", config_.layers, config_.layers);
     }
 
@@ -76,28 +86,33 @@ class Llama : public Decoder {
             const int32_t token = tokens[size_t(t)];
             check(token >= 0 && token < config_.vocab_size, ErrorKind::usage,
                   "token {}: ids from 0 to {} are possible", token, config_.vocab_size - 1);
-            embedding_.row_to_float(token, residual.data() + t * hidden);
+            embedding_->row_to_float(token, residual.data() + t * hidden);
         }
+        apply_transforms(context, embedding_transforms_, matrix(residual, T, hidden), by_definition_);
         std::vector<float> delta, normed(residual.size());
         for (int64_t i = 0; i < config_.layers; i++)
             run_layer(context, cache, i, T, residual, delta, normed, observer);
         cache.append(T);
 
         normalize(context, T, residual, delta, final_norm_, normed);
-        if (observer) observer("lm_head", normed.data(), T, hidden);
-        if (wanted == 0) return;
-        LinearInput last = {normed.data() + (T - wanted) * hidden, wanted, hidden, {}, {}};
-        if (lm_head_) {
-            lm_head_->apply(context, last, logits, config_.vocab_size);
-        } else {
-            matmul_dense(context,
-                         {.x = {last.x, DType::f32, wanted, hidden, hidden},
-                          .w = embedding_.matrix(),
-                          .d = {logits, DType::f32, wanted, config_.vocab_size, config_.vocab_size}});
+        if (observer) {
+            LinearInput all = input_of(normed.data(), T, hidden);
+            observer("lm_head", lm_head_->transformed(context, all).x, T, hidden);
         }
+        if (wanted == 0) return;
+        LinearInput last = input_of(normed.data() + (T - wanted) * hidden, wanted, hidden);
+        lm_head_->apply(context, last, logits, config_.vocab_size);
     }
 
   private:
+    static LinearInput input_of(const float* x, int64_t rows, int64_t k) {
+        LinearInput input;
+        input.x = x;
+        input.rows = rows;
+        input.k = k;
+        return input;
+    }
+
     // normed = rms_norm(residual + delta), the sum written back; delta is empty before the first layer.
     void normalize(const Context& context, int64_t T, std::vector<float>& residual, std::vector<float>& delta,
                    const DenseWeight& weight, std::vector<float>& normed) const {
@@ -116,16 +131,20 @@ class Llama : public Decoder {
         const Layer& layer = layers_[size_t(index)];
         const int64_t hidden = config_.hidden_size, first = cache.length();
         const int64_t q_width = config_.heads * config_.head_dim, kv_width = cache.width();
-        const auto input = [&](const std::vector<float>& x, int64_t k,
-                               std::initializer_list<const char*> modules) {
-            for (const char* module : modules)
-                if (observer) observer(layer.name + module, x.data(), T, k);
-            return LinearInput{x.data(), T, k, {}, {}};
+        // Each layer of a group may transform the input that they share in its own way.
+        using Part = std::pair<const char*, const Linear*>;
+        const auto input = [&](const std::vector<float>& x, int64_t k, std::initializer_list<Part> parts) {
+            LinearInput shared = input_of(x.data(), T, k);
+            for (const auto& [module, linear] : parts)
+                if (observer) observer(layer.name + module, linear->transformed(context, shared).x, T, k);
+            return shared;
         };
 
         normalize(context, T, residual, delta, layer.input_norm, normed);
-        LinearInput attention_input =
-            input(normed, hidden, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
+        LinearInput attention_input = input(normed, hidden,
+                                            {{"self_attn.q_proj", layer.q.get()},
+                                             {"self_attn.k_proj", layer.k.get()},
+                                             {"self_attn.v_proj", layer.v.get()}});
         std::vector<float> q(size_t(T * q_width)), attended(q.size());
         float* keys = cache.keys(index) + first * kv_width;
         layer.q->apply(context, attention_input, q.data(), q_width);
@@ -133,6 +152,10 @@ class Llama : public Decoder {
         layer.v->apply(context, attention_input, cache.values(index) + first * kv_width, kv_width);
         rotate(context, matrix(q, T, q_width), config_.heads, first);
         rotate(context, {keys, DType::f32, T, kv_width, kv_width}, config_.kv_heads, first);
+        // Blocks divide head_dim, so they lie inside a head; the cache holds transformed keys.
+        apply_transforms(context, layer.transforms.q, matrix(q, T, q_width), by_definition_);
+        apply_transforms(context, layer.transforms.k, {keys, DType::f32, T, kv_width, kv_width},
+                         by_definition_);
         attention(context, {.q = constant(matrix(q, T, q_width)),
                             .keys = cache.keys(index),
                             .values = cache.values(index),
@@ -142,20 +165,21 @@ class Llama : public Decoder {
                             .head_dim = config_.head_dim,
                             .first_position = first,
                             .o = matrix(attended, T, q_width)});
-        LinearInput o_input = input(attended, q_width, {"self_attn.o_proj"});
+        LinearInput o_input = input(attended, q_width, {{"self_attn.o_proj", layer.o.get()}});
         delta.resize(size_t(T * hidden));
         layer.o->apply(context, o_input, delta.data(), hidden);
 
         normalize(context, T, residual, delta, layer.attention_norm, normed);
         const int64_t inner = config_.intermediate_size;
-        LinearInput mlp_input = input(normed, hidden, {"mlp.gate_proj", "mlp.up_proj"});
+        LinearInput mlp_input =
+            input(normed, hidden, {{"mlp.gate_proj", layer.gate.get()}, {"mlp.up_proj", layer.up.get()}});
         std::vector<float> gate(size_t(T * inner)), up(gate.size());
         layer.gate->apply(context, mlp_input, gate.data(), inner);
         layer.up->apply(context, mlp_input, up.data(), inner);
         silu_mul(context, {.gate = constant(matrix(gate, T, inner)),
                            .up = constant(matrix(up, T, inner)),
                            .y = matrix(gate, T, inner)});
-        LinearInput down_input = input(gate, inner, {"mlp.down_proj"});
+        LinearInput down_input = input(gate, inner, {{"mlp.down_proj", layer.down.get()}});
         layer.down->apply(context, down_input, delta.data(), hidden);
     }
 
@@ -180,9 +204,12 @@ class Llama : public Decoder {
 
     const std::filesystem::path path_;
     const ModelConfig config_;
-    DenseWeight embedding_, final_norm_;
+    const bool by_definition_;  // of transforms
+    std::shared_ptr<const DenseWeight> embedding_;
+    TransformList embedding_transforms_;
+    DenseWeight final_norm_;
     std::vector<Layer> layers_;
-    std::unique_ptr<Linear> lm_head_;  // none: tied to the embedding
+    std::unique_ptr<Linear> lm_head_;
     mutable std::vector<float> cos_, sin_;
 };
 
