@@ -2,6 +2,7 @@
 #include "quantizer/quantize_checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,18 +13,24 @@
 #include "cli/command.h"
 #include "cli/model_files.h"
 #include "core/check.h"
+#include "quantizer/rotated_checkpoint.h"
 
 namespace halfbyte::cli {
 namespace {
 
 using checkpoint::Scheme;
+using quantizer::TransformKind;
 
 struct Options {
     CommonOptions common;
     std::string model, output, scheme, calibrate, max_shard_size = "5GB";
     int64_t calibrate_tokens = 2048;
     std::vector<std::string> ignore = {"lm_head"};
-    bool calibrate_tokens_given = false, separate_scales = false, dry_run = false, force = false;
+    std::string transform, transform_block;  // empty: none; that of the kind
+    std::vector<std::string> rotations;      // empty: R1, R2
+    uint64_t seed = 0;
+    bool calibrate_tokens_given = false, seed_given = false;
+    bool separate_scales = false, dry_run = false, force = false;
 };
 
 std::string quoted(const std::string& word) {
@@ -66,6 +73,10 @@ std::string command_line(const Options& options, const std::string& scheme, cons
     if (options.ignore != std::vector<std::string>{"lm_head"})
         for (const std::string& pattern : options.ignore) text += " --ignore " + quoted(pattern);
     if (options.separate_scales) text += " --separate-scales";
+    if (!options.transform.empty()) text += " --transform " + quoted(options.transform);
+    if (!options.transform_block.empty()) text += " --transform-block " + options.transform_block;
+    if (!options.rotations.empty()) text += fmt::format(" --rotations {}", fmt::join(options.rotations, ","));
+    if (options.seed_given) text += fmt::format(" --seed {}", options.seed);
     if (options.max_shard_size != "5GB") text += " --max-shard-size " + options.max_shard_size;
     return text;
 }
@@ -82,6 +93,41 @@ std::string other_options(const Options& options) {
     if (common.quiet) text += " --quiet";
     if (common.verbose) text += " --verbose";
     return text;
+}
+
+// Nothing without --transform. Each option is for some kinds only.
+std::optional<quantizer::TransformOptions> transform_options(const Options& options) {
+    const std::string& name = options.transform;
+    const auto needs = [&](bool given, const std::string& option, bool fits, const char* what) {
+        check(!given || fits, ErrorKind::usage, "{}: {}; {}", option, what,
+              name.empty() ? "give one, or leave it out" : "leave it out with --transform " + name);
+    };
+    const bool spinquant = name == "spinquant", random = name == "quip" || spinquant;
+    const bool file = !name.empty() && !random && name != "hadamard";
+    check(!file || std::string_view(name).ends_with(".safetensors"), ErrorKind::usage,
+          "--transform {}: quip, spinquant, hadamard or a .safetensors file with one matrix is needed", name);
+    needs(!options.transform_block.empty(), "--transform-block " + options.transform_block, !name.empty(),
+          "it is the size of --transform");
+    needs(options.seed_given, fmt::format("--seed {}", options.seed), random,
+          "it makes the random signs of --transform quip and spinquant");
+    needs(!options.rotations.empty(), fmt::format("--rotations {}", fmt::join(options.rotations, ",")),
+          spinquant, "it chooses among those of --transform spinquant");
+    if (name.empty()) return {};
+
+    quantizer::TransformOptions request = {.kind = spinquant        ? TransformKind::spinquant
+                                                   : name == "quip" ? TransformKind::quip
+                                                   : file           ? TransformKind::file
+                                                                    : TransformKind::hadamard,
+                                           .file = file ? name : "",
+                                           .block = spinquant ? 0 : 16,
+                                           .seed = options.seed,
+                                           .rotations = {"R1", "R2"},
+                                           .ignore = options.ignore};
+    if (!options.rotations.empty()) request.rotations = {options.rotations.begin(), options.rotations.end()};
+    if (!options.transform_block.empty())
+        request.block = options.transform_block == "full" ? 0 : std::stoll(options.transform_block);
+    request.block_given = !options.transform_block.empty();
+    return request;
 }
 
 // Runs the source over the first tokens of the text.
@@ -118,7 +164,8 @@ std::vector<quantizer::LayerReport> worst_layers(std::vector<quantizer::LayerRep
     return layers;
 }
 
-void print_report(const Options& options, const quantizer::QuantizeReport& report, double seconds) {
+void print_report(const Options& options, const quantizer::QuantizeReport& report,
+                  const std::vector<std::string>& transforms, double seconds) {
     const auto worst = worst_layers(report.layers);
     if (options.common.json()) {
         Json rows = Json::array();
@@ -134,6 +181,7 @@ void print_report(const Options& options, const quantizer::QuantizeReport& repor
                     {"dense_tensors", report.dense_tensors},
                     {"bits_per_weight", report.bits_per_weight},
                     {"quantized_bits_per_weight", report.quantized_bits_per_weight},
+                    {"transforms", transforms},
                     {"worst", rows},
                     {"clipped_values", report.stats.clipped},
                     {"flushed_blocks", report.stats.flushed},
@@ -151,6 +199,7 @@ void print_report(const Options& options, const quantizer::QuantizeReport& repor
     fmt::print(
         "{} linear layers with {:.2f} bits per weight, {} other tensors; {:.2f} bits per weight in all\n",
         report.layers.size(), report.quantized_bits_per_weight, report.dense_tensors, report.bits_per_weight);
+    for (const std::string& line : transforms) fmt::print("{}\n", line);
     fmt::print("clipped {} of {} values, flushed {} of {} blocks to zero\n", report.stats.clipped,
                report.stats.values, report.stats.flushed, report.stats.blocks);
     fmt::print("worst layers by signal to noise:\n");
@@ -178,7 +227,8 @@ int run(const Options& options) {
     check(options.scheme == "NVFP4" || !options.calibrate_tokens_given, ErrorKind::usage,
           "--calibrate-tokens {}: NVFP4A16 has no input scales; leave it out, or use --scheme NVFP4",
           options.calibrate_tokens);
-    const quantizer::QuantizeOptions request = {
+    const std::optional<quantizer::TransformOptions> transform = transform_options(options);
+    quantizer::QuantizeOptions request = {
         .scheme = options.scheme == "NVFP4" ? Scheme::nvfp4 : Scheme::nvfp4a16,
         .ignore = options.ignore,
         .separate_scales = options.separate_scales,
@@ -191,6 +241,9 @@ int run(const Options& options) {
     const auto source = checkpoint::open_checkpoint(options.model);
     const auto context = make_context(options.common);
     const Progress progress = make_progress(options.common);
+    std::optional<quantizer::RotatedCheckpoint> rotated;
+    if (transform) request.rotated = &rotated.emplace(*context, *source, *transform);
+    const checkpoint::Checkpoint& tensors = rotated ? *rotated : *source;
     if (!options.dry_run) settle_leftovers(options.common, options.output, options.force);
     quantizer::check_request(*source, options.output, request);
     // The tokenizer goes into the new folder, so a broken one is found now. One that is absent or that
@@ -202,12 +255,12 @@ int run(const Options& options) {
         if (error.kind() != ErrorKind::unsupported || !options.calibrate.empty()) throw;
     }
     std::optional<quantizer::Calibration> calibration;
-    if (!options.calibrate.empty()) calibration = calibrate(options, *context, *source, *tokenizer, progress);
+    if (!options.calibrate.empty()) calibration = calibrate(options, *context, tensors, *tokenizer, progress);
 
     const quantizer::QuantizeReport report =
         quantizer::quantize_checkpoint(*context, *source, calibration, options.output, request, progress);
     for (const std::string& warning : report.warnings) warn(options.common, warning);
-    print_report(options, report,
+    print_report(options, report, rotated ? rotated->plan().lines : std::vector<std::string>(),
                  std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     return 0;
 }
@@ -220,6 +273,8 @@ Command add_quantize(CLI::App& program) {
         program, "quantize", "Quantise a model to an NVFP4 checkpoint (compressed-tensors)",
         "  halfbyte quantize -m MODEL.gguf -o OUT --scheme NVFP4 --calibrate calibrate.txt\n"
         "  halfbyte quantize -m DIR -o OUT16 --scheme NVFP4A16 --ignore lm_head --ignore 're:.*down_proj$'\n"
+        "  halfbyte quantize -m DIR -o ROTATED --scheme NVFP4A16 --transform quip --transform-block 16 "
+        "--seed 1\n"
         "  halfbyte quantize -m DIR -o SHARDS --scheme NVFP4A16 --max-shard-size 2GB",
         options->common);
     command->add_option("-m,--model", options->model, "Source: Hugging Face folder or .gguf file")
@@ -252,6 +307,29 @@ Command add_quantize(CLI::App& program) {
     command->add_flag("--separate-scales", options->separate_scales,
                       "A weight scale of its own for each of q, k, v and of gate, up");
     command
+        ->add_option("--transform", options->transform,
+                     "Turn what is quantised: quip and hadamard every layer's input, at run time, by a "
+                     "Hadamard matrix "
+                     "with and without random signs; spinquant mostly inside the weights; a .safetensors "
+                     "file with one "
+                     "matrix [n, n] as quip does, by that")
+        ->type_name("quip|spinquant|hadamard|FILE");
+    command
+        ->add_option("--transform-block", options->transform_block,
+                     "Its size; by default 16, with spinquant full, with a FILE that of its matrix")
+        ->check(CLI::IsMember({"16", "32", "64", "128", "full"}));
+    command
+        ->add_option(
+            "--rotations", options->rotations,
+            "Those of spinquant, with commas between several: R1 the residual stream and R2 the values, both "
+            "folded into the weights, R3 q and k, R4 the input of down_proj, both at run time; by default "
+            "R1,R2")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"R1", "R2", "R3", "R4"}))
+        ->expected(1, 4);
+    CLI::Option* seed = command->add_option("--seed", options->seed, "Random signs of quip and spinquant")
+                            ->capture_default_str();
+    command
         ->add_option("--max-shard-size", options->max_shard_size,
                      "Largest weight file to write, such as 500MB, 5GB (thousands) or 5GiB (1024s); a larger "
                      "model is written as several files and an index")
@@ -263,7 +341,8 @@ Command add_quantize(CLI::App& program) {
         ->capture_default_str();
     command->add_flag("--dry-run", options->dry_run, "Do everything but write");
     command->add_flag("--force", options->force, "Replace an existing OUT");
-    return {command, [options, calibrate_tokens] {
+    return {command, [options, calibrate_tokens, seed] {
+                options->seed_given = seed->count() > 0;
                 options->calibrate_tokens_given = calibrate_tokens->count() > 0;
                 return run(*options);
             }};

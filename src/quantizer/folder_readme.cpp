@@ -6,6 +6,7 @@
 #include <set>
 
 #include "halfbyte/version.h"
+#include "quantizer/rotated_checkpoint.h"
 
 namespace halfbyte::quantizer {
 
@@ -35,6 +36,18 @@ std::string folder_readme(const checkpoint::Checkpoint& source, const QuantizeRe
         text += fmt::format("* Input scales: static, from the largest activations over {} tokens of {}.\n",
                             calibration->tokens,
                             options.calibration_text.empty() ? "a text" : options.calibration_text);
+    if (options.rotated) {
+        const RotationPlan& plan = options.rotated->plan();
+        text += "* Transforms:\n";
+        for (const std::string& line : plan.lines) text += "  * " + line + ".\n";
+        if (!plan.tensors.empty())
+            text +=
+                "  * What is done at run time stands in config.json (`transform_config`) and in tensors of "
+                "its own. An "
+                "engine that\n"
+                "    ignores it loads the file and computes wrong logits: transformers 5.17 and llama.cpp's "
+                "converter do.\n";
+    }
     std::string ignored;
     for (const std::string& pattern : options.ignore)
         ignored += (ignored.empty() ? "`" : ", `") + pattern + "`";

@@ -20,6 +20,7 @@
 #include "model/decoder.h"
 #include "quantizer/folder_readme.h"
 #include "quantizer/ignore_patterns.h"
+#include "quantizer/rotated_checkpoint.h"
 
 namespace halfbyte::quantizer {
 namespace {
@@ -179,15 +180,32 @@ Plan make_plan(const Checkpoint& source, const QuantizeOptions& options) {
     return plan;
 }
 
+// What is quantised: the source's tensors, or those with transforms in them.
+const Checkpoint& tensors_of(const Checkpoint& source, const QuantizeOptions& options) {
+    return options.rotated ? *options.rotated : source;
+}
+
+// A tensor that stays dense keeps the source's type.
+DType file_type(const Checkpoint& tensors, const QuantizeOptions& options, const std::string& name) {
+    return options.rotated ? options.rotated->file_type(name) : tensors.dense().at(name).dtype;
+}
+
+uint64_t bytes_of(const MatrixTensor& tensor) {
+    return tensor.matrix->values.size() * sizeof(double);
+}
+
 // At least what the new folder takes, for the check of free space.
-uint64_t bytes_to_write(const Checkpoint& source, const Plan& plan) {
+uint64_t bytes_to_write(const Checkpoint& source, const QuantizeOptions& options, const Plan& plan) {
     uint64_t bytes = 0;
     std::set<std::string> quantized;
     for (const auto& group : plan.groups)
         for (const std::string& module : group) quantized.insert(module + ".weight");
     for (const auto& [name, tensor] : source.dense())
-        bytes += quantized.contains(name) ? uint64_t(tensor.elements()) * 9 / 16
-                                          : uint64_t(tensor.elements()) * size_of(tensor.dtype);
+        bytes += quantized.contains(name)
+                     ? uint64_t(tensor.elements()) * 9 / 16
+                     : uint64_t(tensor.elements()) * size_of(file_type(source, options, name));
+    if (options.rotated)
+        for (const MatrixTensor& tensor : options.rotated->plan().tensors) bytes += bytes_of(tensor);
     const checkpoint::CompanionFiles& files = source.companions();
     for (const std::string* text :
          {&files.generation_config, &files.tokenizer, &files.tokenizer_config, &files.chat_template})
@@ -282,18 +300,25 @@ void check_output(const Checkpoint& source, const std::filesystem::path& out, bo
 
 }  // namespace
 
-void check_request(const Checkpoint& source, const std::filesystem::path& out,
-                   const QuantizeOptions& options) {
+void check_dense(const Checkpoint& source) {
     check(!source.scheme(), ErrorKind::usage, "{}: is quantised already ({}); a dense source is needed",
           source.path().string(), source.description());
+    check(source.transforms().linear.empty() && source.transforms().attention.empty(), ErrorKind::usage,
+          "{}: has transforms of its own already; a source without is needed", source.path().string());
+}
+
+void check_request(const Checkpoint& source, const std::filesystem::path& out,
+                   const QuantizeOptions& options) {
+    check_dense(source);
     check(source.config().rope_scaling.kind != reference::RopeScaling::Kind::divisors, ErrorKind::unsupported,
           "{}: rope_freqs.weight divides the RoPE frequencies by numbers that are not those of Llama 3.1's "
           "scaling, so that "
           "a config.json cannot say them; quantise the model's Hugging Face folder instead",
           source.path().string());
     if (!options.dry_run) check_output(source, out, options.force);
-    const Plan plan = make_plan(source, options);
-    if (!options.dry_run) check_free_space(out, bytes_to_write(source, plan));
+    const Checkpoint& tensors = tensors_of(source, options);
+    const Plan plan = make_plan(tensors, options);
+    if (!options.dry_run) check_free_space(out, bytes_to_write(tensors, options, plan));
 }
 
 QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& source,
@@ -303,7 +328,8 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     check_request(source, out, options);
     check(options.scheme == Scheme::nvfp4a16 || calibration, ErrorKind::usage,
           "quantize: NVFP4 needs static input scales, and so a calibration text");
-    const Plan plan = make_plan(source, options);
+    const Checkpoint& tensors = tensors_of(source, options);
+    const Plan plan = make_plan(tensors, options);
     std::optional<OutputFolder> folder;
     if (!options.dry_run) folder.emplace(out, options.force);
 
@@ -312,14 +338,14 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     Counter measured{progress, "measure"}, quantized{progress, "quantize"};
     for (const std::vector<std::string>& group : plan.groups)
         for (const std::string& module : group)
-            measured.total += source.dense().at(module + ".weight").elements();
-    for (const auto& [name, tensor] : source.dense()) quantized.total += tensor.elements();
+            measured.total += tensors.dense().at(module + ".weight").elements();
+    for (const auto& [name, tensor] : tensors.dense()) quantized.total += tensor.elements();
     for (const std::vector<std::string>& group : plan.groups) {
         float amax = 0;
         for (const std::string& module : group) {
             const std::string name = module + ".weight";
-            for_rows(source, name, measured, [&](const ConstMatrix& w, int64_t first_row) {
-                amax = std::max(amax, finite_amax(context, source, name, w, first_row));
+            for_rows(tensors, name, measured, [&](const ConstMatrix& w, int64_t first_row) {
+                amax = std::max(amax, finite_amax(context, tensors, name, w, first_row));
             });
         }
         const EncodeScale scale =
@@ -330,14 +356,20 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     QuantizeReport result;
     result.warnings = plan.warnings;
     std::vector<checkpoint::TensorDeclaration> declarations;
-    int64_t parameters = 0;
     for (const auto& [name, tensor] : source.dense()) {
-        const std::string module = name.substr(0, name.rfind('.'));
         result.source_bytes += uint64_t(tensor.elements()) * size_of(tensor.dtype);
         result.source_types.emplace(name_of(tensor.dtype));
+    }
+    static const std::vector<MatrixTensor> none;
+    const std::vector<MatrixTensor>& matrices = options.rotated ? options.rotated->plan().tensors : none;
+    for (const MatrixTensor& tensor : matrices)
+        declarations.push_back({tensor.name, DType::f64, {tensor.matrix->n, tensor.matrix->n}});
+    int64_t parameters = 0;
+    for (const auto& [name, tensor] : tensors.dense()) {
+        const std::string module = name.substr(0, name.rfind('.'));
         parameters += tensor.elements();
         if (!name.ends_with(".weight") || !weight_scales.contains(module)) {
-            declarations.push_back({name, tensor.dtype, tensor.shape});
+            declarations.push_back({name, file_type(tensors, options, name), tensor.shape});
             result.dense_tensors++;
             continue;
         }
@@ -358,18 +390,34 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     };
 
     uint64_t quantized_bits = 0, payload_bytes = 0;
+    for (const MatrixTensor& tensor : matrices) {
+        write(tensor.name, tensor.matrix->values.data(), bytes_of(tensor));
+        payload_bytes += bytes_of(tensor);
+    }
     int64_t quantized_weights = 0;
-    std::vector<uint8_t> codes, scales;
+    std::vector<uint8_t> codes, scales, rounded;
     std::vector<float> decoded;
-    for (const auto& [name, tensor] : source.dense()) {
+    for (const auto& [name, tensor] : tensors.dense()) {
         const std::string module = name.substr(0, name.rfind('.'));
         const auto scale = name.ends_with(".weight") ? weight_scales.find(module) : weight_scales.end();
         if (scale == weight_scales.end()) {
-            for_rows(source, name, quantized, [&](const ConstMatrix& w, int64_t first_row) {
-                finite_amax(context, source, name, w, first_row);
-                write(name, w.data, size_t(w.rows * w.cols) * size_of(w.type));
+            const DType type = file_type(tensors, options, name);
+            for_rows(tensors, name, quantized, [&](const ConstMatrix& w, int64_t first_row) {
+                const float amax = finite_amax(context, tensors, name, w, first_row);
+                const size_t bytes = size_t(w.rows * w.cols) * size_of(type);
+                if (type == w.type) {
+                    write(name, w.data, bytes);
+                    return;
+                }
+                check(std::isfinite(round_to_type(amax, type)), ErrorKind::failure,
+                      "{}: {} holds {:g} behind the transform, too large for the source's {}",
+                      source.path().string(), name, amax, name_of(type));
+                rounded.resize(bytes);
+                for (int64_t i = 0; i < w.rows * w.cols; i++)
+                    store_element(rounded.data(), type, i, load_element(w.data, w.type, i));
+                write(name, rounded.data(), bytes);
             });
-            payload_bytes += uint64_t(tensor.elements()) * size_of(tensor.dtype);
+            payload_bytes += uint64_t(tensor.elements()) * size_of(type);
             continue;
         }
         if (options.scheme == Scheme::nvfp4) {
@@ -386,7 +434,7 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         Power power;
         scales.resize(size_t(layer.n * layer.k / 16));
         const float G = scale->second.encode();
-        for_rows(source, name, quantized, [&](const ConstMatrix& w, int64_t first_row) {
+        for_rows(tensors, name, quantized, [&](const ConstMatrix& w, int64_t first_row) {
             const NvFp4Shape shape = NvFp4Shape::of(w.rows, w.cols);
             uint8_t* piece_scales = scales.data() + first_row * (layer.k / 16);
             codes.resize(size_t(shape.code_bytes()));
@@ -425,9 +473,11 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     writer->finish();
     if (const std::string index = writer->index(); !index.empty())
         folder->write_text(checkpoint::index_name, index);
-    checkpoint::Json config = source.config().json;
+    checkpoint::Json config = tensors.config().json;
     set_dtype(config, result.warnings);
     config["quantization_config"] = checkpoint::quantization_config(options.scheme, plan.unquantized);
+    if (options.rotated)
+        config["quantization_config"]["transform_config"] = options.rotated->plan().transform_config;
     folder->write_text("config.json", config.dump(2) + "\n");
     const checkpoint::CompanionFiles& companions = source.companions();
     const auto write_file = [&](const char* name, const std::string& content) {

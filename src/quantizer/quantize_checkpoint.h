@@ -14,10 +14,14 @@
 
 namespace halfbyte::quantizer {
 
+class RotatedCheckpoint;
+
 struct QuantizeOptions {
     checkpoint::Scheme scheme = checkpoint::Scheme::nvfp4;
     std::vector<std::string> ignore = {"lm_head"};
-    bool separate_scales = false;              // q, k, v and gate, up each with a weight scale of its own
+    bool separate_scales = false;  // q, k, v and gate, up each with a weight scale of its own
+    // The source with transforms, made with the same `ignore`: its tensors are the ones to quantise.
+    const RotatedCheckpoint* rotated = nullptr;
     bool dry_run = false;                      // everything but writing
     bool force = false;                        // replace an existing folder
     uint64_t max_shard_bytes = 5'000'000'000;  // a larger model is written as several files
@@ -44,6 +48,9 @@ struct QuantizeReport {
     std::vector<std::string> weight_files;
     std::vector<std::string> warnings;  // whole sentences
 };
+
+// Error (usage) if the source is quantised or has transforms already.
+void check_dense(const checkpoint::Checkpoint& source);
 
 // What quantize_checkpoint checks before any work, to ask before a calibration. Error (usage): the source is
 // quantised already; `out` exists without `force`, is no model folder, or is the source's folder, holds it or
