@@ -70,6 +70,97 @@ std::string printable(const std::string& name) {
     return plain ? name : checkpoint::quote(name);
 }
 
+using TransformList = std::vector<std::shared_ptr<const checkpoint::NamedTransform>>;
+
+// "input v (hadamard 16), w (random-matrix 32)"; nothing for an empty list.
+std::string transforms_text(const char* location, const TransformList& list) {
+    std::string text;
+    for (const auto& named : list)
+        text += fmt::format("{}{}{} ({} {})", text.empty() ? "" : ", ", named->scheme,
+                            named->inverse ? "^-1" : "", named->type, named->transform.n);
+    return text.empty() ? text : fmt::format("{} {}", location, text);
+}
+
+struct TransformReport {
+    std::map<std::string, std::string> layers;  // module: "input v (hadamard 16); output u^-1 (hadamard 64)"
+    std::vector<const checkpoint::NamedTransform*> matrices;  // each once
+};
+
+TransformReport transform_report(const checkpoint::Transforms& transforms) {
+    TransformReport report;
+    const auto add = [&](const std::string& module, const char* first, const TransformList& a,
+                         const char* second, const TransformList& b) {
+        const std::string x = transforms_text(first, a), y = transforms_text(second, b);
+        report.layers[module] = x + (x.empty() || y.empty() ? "" : "; ") + y;
+        for (const TransformList* list : {&a, &b})
+            for (const auto& named : *list)
+                if (std::find(report.matrices.begin(), report.matrices.end(), named.get()) ==
+                    report.matrices.end())
+                    report.matrices.push_back(named.get());
+    };
+    for (const auto& [module, at] : transforms.linear) add(module, "input", at.input, "output", at.output);
+    for (const auto& [module, at] : transforms.attention) add(module, "q", at.q, "k", at.k);
+    return report;
+}
+
+// "model.layers.*.mlp.up_proj" of all its numbers.
+std::string without_numbers(const std::string& module) {
+    std::string text;
+    for (size_t i = 0; i < module.size(); i++) {
+        const auto digit = [&](size_t at) { return module[at] >= '0' && module[at] <= '9'; };
+        const bool number = digit(i) && (i == 0 || module[i - 1] == '.');
+        if (!number) {
+            text += module[i];
+            continue;
+        }
+        text += '*';
+        while (i + 1 < module.size() && digit(i + 1)) i++;
+    }
+    return text;
+}
+
+void print_transforms(const checkpoint::Transforms& transforms, bool every_layer) {
+    const TransformReport report = transform_report(transforms);
+    if (every_layer) {
+        for (const auto& [module, line] : report.layers)
+            fmt::print("{}: {}\n", printable(module), printable(line));
+    } else {  // equal layers in one line
+        std::map<std::string, std::map<std::string, int64_t>> modules;
+        for (const auto& [module, line] : report.layers) modules[line][without_numbers(module)]++;
+        for (const auto& [line, names] : modules) {
+            std::string text;
+            for (const auto& [name, count] : names)
+                text += (text.empty() ? "" : ", ") + printable(name) +
+                        (count > 1 ? fmt::format(" ({})", count) : std::string());
+            fmt::print("{}: {}\n", printable(line), text);
+        }
+    }
+    if (!report.matrices.empty()) {
+        double worst = 0;
+        for (const auto* named : report.matrices) worst = std::max(worst, named->orthogonality_error);
+        fmt::print("transform matrices: {}, largest |c^2 M M^T - 1| {:.3g}\n", report.matrices.size(), worst);
+    }
+    for (const std::string& line : transforms.folded)
+        fmt::print("folded into the weights: {}\n", printable(line));
+}
+
+Json transforms_json(const checkpoint::Transforms& transforms) {
+    const TransformReport report = transform_report(transforms);
+    if (report.layers.empty() && transforms.folded.empty()) return nullptr;
+    Json json = {{"layers", Json::array()}, {"matrices", Json::array()}, {"folded", transforms.folded}};
+    for (const auto& [module, line] : report.layers)
+        json["layers"].push_back({{"module", module}, {"transforms", line}});
+    for (const auto* named : report.matrices)
+        json["matrices"].push_back({{"scheme", named->scheme},
+                                    {"type", named->type},
+                                    {"inverse", named->inverse},
+                                    {"n", named->transform.n},
+                                    {"form", named->transform.matrix.empty() ? "butterfly" : "matrix"},
+                                    {"scale", named->transform.scale},
+                                    {"orthogonality_error", named->orthogonality_error}});
+    return json;
+}
+
 int run(const Options& options) {
     const auto file = checkpoint::open_checkpoint(options.path);
     std::vector<TensorRow> rows;
@@ -115,6 +206,7 @@ int run(const Options& options) {
                               {"weight_global_scale_range", range(scales.weight)},
                               {"input_global_scale_range", range(scales.input)}};
         }
+        json["transforms"] = transforms_json(file->transforms());
         if (options.tensors) {
             json["tensors"] = Json::array();
             for (const TensorRow& row : rows)
@@ -138,6 +230,7 @@ int run(const Options& options) {
         if (scales.input.low <= scales.input.high)
             fmt::print("input global scales (encode): {:g} to {:g}\n", scales.input.low, scales.input.high);
     }
+    print_transforms(file->transforms(), options.tensors);
     if (options.tensors)
         for (const TensorRow& row : rows)
             fmt::print("  {:<6} {:<16} {}\n", row.format, shape_text(row.shape), printable(row.name));
@@ -149,7 +242,7 @@ int run(const Options& options) {
 Command add_inspect(CLI::App& program) {
     auto options = std::make_shared<Options>();
     CLI::App* command =
-        add_command(program, "inspect", "Show the dialect, tensors and scales of a model file",
+        add_command(program, "inspect", "Show the dialect, tensors, scales and transforms of a model file",
                     "  halfbyte inspect OUT\n"
                     "  halfbyte inspect MODEL.gguf --tensors\n"
                     "  halfbyte inspect OUT --format json",
@@ -157,7 +250,7 @@ Command add_inspect(CLI::App& program) {
     command->add_option("path", options->path, "Hugging Face folder or .gguf file")
         ->type_name(model_type)
         ->required();
-    command->add_flag("--tensors", options->tensors, "List every tensor");
+    command->add_flag("--tensors", options->tensors, "List every tensor, and the transforms of every layer");
     return {command, [options] { return run(*options); }};
 }
 

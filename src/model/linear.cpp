@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/float_environment.h"
 #include "reference/reference.h"
 
 namespace halfbyte::model {
@@ -137,12 +138,17 @@ std::vector<float> load_bias(const checkpoint::Checkpoint& source, const std::st
 
 }  // namespace
 
-void apply_transforms(const Context&, const TransformList& list, const Matrix& x,
-                      bool) {
+void apply_transforms(const Context& context, const TransformList& list, const Matrix& x,
+                      bool by_definition) {
     const ConstMatrix given = {x.data, x.type, x.rows, x.cols, x.stride};
     for (const auto& named : list) {
         const TransformArgs args = {.x = given, .transform = named->transform.view(), .y = x};
-        reference::transform(args);
+        if (by_definition) {
+            const FloatEnvironment environment;
+            reference::transform(args);
+        } else {
+            transform(context, args);
+        }
     }
 }
 
