@@ -1,7 +1,7 @@
 // Speed of the CPU kernels on the shapes of SmolLM2-135M, every level and 1 or 2 threads.
 //   bench/cpu_kernels --benchmark_filter=matmul_w4a4/avx512
 // Every kernel is first compared with the reference on a small shape; a difference ends the program.
-// Items are multiply-adds for the products and attention, elements otherwise.
+// Items are multiply-adds for the products, attention and transforms by a matrix, elements otherwise.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -165,6 +165,25 @@ struct SiluMul {
     void run(const cpu::Kernels& kernels, ThreadPool& pool) { kernels.silu_mul(pool, args()); }
 };
 
+// Hadamard, or random normal numbers as a given matrix.
+struct TransformRows {
+    OwnedMatrix x, T, d;
+    BlockTransform transform;
+
+    TransformRows(int64_t rows, int64_t k, int64_t n, bool matrix)
+        : x(random_matrix(rows, k, DType::f32, 1)),
+          T(random_matrix(matrix ? n : 0, n, DType::f32, 2)),
+          d(rows, k),
+          transform{.n = n, .scale = 0.25f} {}
+    TransformArgs args() {
+        BlockTransform t = transform;
+        if (T.rows() > 0) t.matrix = T.data();
+        return {.x = x.input(), .transform = t, .y = d.view()};
+    }
+    void run(const cpu::Kernels& kernels, ThreadPool& pool) { kernels.transform(pool, args()); }
+    void run_reference() { reference::transform(args()); }
+};
+
 void require(const testing::AssertionResult& same, const char* name, cpu::Level level) {
     if (same) return;
     std::fprintf(stderr, "%s, %s: %s\n", name, std::string(cpu::name_of(level)).c_str(), same.message());
@@ -209,6 +228,10 @@ void verify_all(const cpu::Kernels& kernels, ThreadPool& pool) {
         verify(Dense(m, small), Dense::name, kernels, pool);
     }
     verify(Attention(9, 40), "attention", kernels, pool);
+    for (const int64_t n : {16, 64, 128, 512})
+        verify(TransformRows(9, 1536, n, false), "hadamard", kernels, pool);
+    for (const int64_t n : {12, 16, 64, 1536})
+        verify(TransformRows(9, 1536, n, true), "matrix", kernels, pool);
     verify_pair<Quantize>(
         {9, 576}, {9, 576}, [](Quantize& op) { reference::quantize(op.args()); }, "quantize", kernels, pool);
     verify_pair(
@@ -272,6 +295,12 @@ int main(int count, char** arguments) {
                     [queries = queries, first = first] { return Attention(queries, first); });
             }
             for (const int64_t rows : {1, 512}) {
+                for (const int64_t n : {16, 64, 128, 512})
+                    add(fmt::format("hadamard/{}/n:{}/M:{}", suffix, n, rows), level, threads, rows * 1536,
+                        [=] { return TransformRows(rows, 1536, n, false); });
+                for (const int64_t n : {16, 64, 128, 1536})  // items: multiply-adds
+                    add(fmt::format("matrix/{}/n:{}/M:{}", suffix, n, rows), level, threads, rows * 1536 * n,
+                        [=] { return TransformRows(rows, 1536, n, true); });
                 const std::string m = fmt::format("{}/M:{}", suffix, rows);
                 add("quantize/" + m, level, threads, rows * 576, [=] { return Quantize(rows, 576); });
                 add("rms_norm/" + m, level, threads, rows * 576, [=] { return RmsNorm(rows); });

@@ -118,8 +118,13 @@ void hadamard(ThreadPool& pool, const TransformArgs& args) {
 // --- a given matrix
 
 constexpr int accumulators = N == 16 ? 24 : 12;  // of 32 registers, or of 16
-constexpr int widest = N == 16 ? 4 : 2;          // vectors of a tile
 constexpr int64_t part_rows = 96;                // that a thread takes at once
+
+// Vectors of a tile, at most: with few rows they are what there is to do at once, and T is read in longer
+// pieces.
+constexpr int most_vectors(int64_t rows) {
+    return rows < 4 ? 8 : N == 16 ? 4 : 2;
+}
 
 // Vectors j = column .. column + vectors * N of every block.
 struct Panel {
@@ -129,10 +134,10 @@ struct Panel {
 
 // The last panel of an n that N does not divide begins earlier and makes some columns twice, the same bits; n
 // < N is one vector of T padded to N.
-std::vector<Panel> panels_of(int64_t n) {
+std::vector<Panel> panels_of(int64_t n, int most) {
     std::vector<Panel> panels;
     for (int64_t column = 0; column < n;) {
-        int vectors = widest;
+        int vectors = most;
         while (vectors > 1 && column + vectors * N > n) vectors /= 2;
         panels.push_back({std::max<int64_t>(0, std::min(column, n - vectors * N)), vectors});
         column += vectors * N;
@@ -195,7 +200,8 @@ void multiply_rows(Tile tile, int64_t rows) {
 void multiply_panel(const Tile& tile, int vectors, int64_t rows) {
     if (vectors == 1) return multiply_rows<12, 1>(tile, rows);
     if (vectors == 2) return multiply_rows<accumulators / 2, 2>(tile, rows);
-    multiply_rows<accumulators / 4, 4>(tile, rows);
+    if (vectors == 4) return multiply_rows<accumulators / 4, 4>(tile, rows);
+    multiply_rows<1, 8>(tile, rows);
 }
 
 void matrix(ThreadPool& pool, const TransformArgs& args) {
@@ -212,7 +218,7 @@ void matrix(ThreadPool& pool, const TransformArgs& args) {
         T = copy.get();
     }
 
-    const std::vector<Panel> panels = panels_of(n);
+    const std::vector<Panel> panels = panels_of(n, most_vectors(args.x.rows));
     const int64_t chunk = std::max<int64_t>(part_rows, (1 << 20) / K);  // 4 MiB of x at a time, or part_rows
     const auto x = std::make_unique_for_overwrite<float[]>(size_t(std::min(chunk, args.x.rows) * K));
     for (int64_t first = 0; first < args.x.rows; first += chunk) {
@@ -226,7 +232,7 @@ void matrix(ThreadPool& pool, const TransformArgs& args) {
         // Items in the order of their T: a part of the rows by one panel of one block.
         const int64_t parts = (rows + part_rows - 1) / part_rows,
                       items = int64_t(panels.size()) * blocks * parts;
-        const int64_t grain = grain_for(pool, items, std::min(rows, part_rows) * n * widest * N);
+        const int64_t grain = grain_for(pool, items, std::min(rows, part_rows) * n * panels[0].vectors * N);
         pool.parallel_for(items, grain, [&](int64_t begin, int64_t end) {
             for (int64_t item = begin; item < end; item++) {
                 const Panel& panel = panels[size_t(item / (blocks * parts))];
