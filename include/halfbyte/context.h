@@ -51,7 +51,7 @@ class Context {
 void quantize(const Context& context, const QuantizeArgs& args);
 // Codes and block scales to BF16, FP16 or FP32 [rows, k].
 void dequantize(const Context& context, const DequantizeArgs& args);
-// Block after block of n elements along K of [rows, k], any n that divides K.
+// Block after block of n elements along K of [rows, k], any n that divides K. y may be x's own memory.
 void transform(const Context& context, const TransformArgs& args);
 // The transform and quantize in one, x' not rounded in between.
 void transform_quantize(const Context& context, const TransformQuantizeArgs& args);

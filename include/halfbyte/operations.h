@@ -126,11 +126,11 @@ struct MxFp4DequantizeArgs {
 // k. Source: Sylvester 1867; Ashkboos et al., arXiv:2404.00456, for its use before quantising.
 enum class Accumulation {
     contract,    // the order above: the same bits everywhere
-    tensor_core  // BF16 x and BF16 T, sums as the device's matrix unit makes them, not rounded before they
-                 // are used
+    tensor_core  // GPU only: BF16 x and BF16 T, sums as the device's matrix unit makes them, not rounded
+                 // before they are used
 };
 struct BlockTransform {
-    int64_t n = 0;                   // K is a multiple of it; Hadamard: a power of two; GPU: 16, 32, 64 or 128
+    int64_t n = 0;                   // >= 1, divides K; Hadamard: a power of two; on a GPU 16, 32, 64 or 128
     const void* matrix = nullptr;    // T [n, n], T_kj at k * n + j; null: Hadamard
     DType matrix_type = DType::f32;  // BF16 or FP32
     const float* signs = nullptr;    // [n] of +-1, Hadamard only; null: all +1
