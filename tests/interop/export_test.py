@@ -4,11 +4,13 @@ import json
 import math
 import shutil
 import unittest
+from pathlib import Path
 
 import torch
 from common import (SHARED, AutoModelForCausalLM, Case, halfbyte_logits, leave_activations, load, load_decompressed,
                     logits, record, stored, support)
 from compressed_tensors.quantization import QuantizationConfig
+from compressed_tensors.transform import TransformConfig, TransformLocation, apply_transform_config
 from safetensors.torch import save_file
 from support import DATA, DEMO_MODEL, DEMO_TEXT, VOCAB, TinyModel, write_text
 from tolerance import tolerance
@@ -122,6 +124,118 @@ class Variants(ExportCase):
 
     def test_separate_scales(self):
         self.check(TinyModel().write(self.work / "separate"), "separate-scales", "--separate-scales")
+
+
+def transforms_of(folder):
+    """The transform_config of a folder as compressed-tensors reads it, and the tensors of its matrices."""
+    config = json.loads((Path(folder) / "config.json").read_text())["quantization_config"]["transform_config"]
+    groups = config["config_groups"]
+    tensors = {name: tensor for name, tensor in stored(folder).items()
+               if any(name.endswith(f".{scheme}_{location.value}.weight") for scheme in groups for location in TransformLocation)}
+    return TransformConfig.model_validate(config), tensors
+
+
+def run_online(model, folder):
+    """compressed-tensors does at run time what the file leaves to it, with the matrices of the file. The rest is in the
+    weights already."""
+    config, tensors = transforms_of(folder)
+    for scheme in config.config_groups.values():
+        scheme.apply = [args for args in scheme.apply if args.is_online()]
+    apply_transform_config(model, config)
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert not unexpected, unexpected
+    return model
+
+
+class Transforms(ExportCase):
+    """Rotated models of every kind: the weights, and the logits with compressed-tensors' own transforms."""
+
+    KINDS = {"quip": ["--transform", "quip", "--seed", "3"],
+             "quip-full": ["--transform", "quip", "--transform-block", "full"],
+             "hadamard": ["--transform", "hadamard", "--transform-block", "32"],
+             "hadamard-full": ["--transform", "hadamard", "--transform-block", "full"],
+             "spinquant": ["--transform", "spinquant", "--seed", "5"],
+             "r124": ["--transform", "spinquant", "--rotations", "R1,R2,R4", "--transform-block", "32"],
+             "r3": ["--transform", "spinquant", "--rotations", "R3"],
+             "r1234": ["--transform", "spinquant", "--rotations", "R1,R2,R3,R4", "--transform-block", "16"]}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.text = write_text(cls.work / "text.txt")
+        cls.ids = [(7 * i * i + 37 * i + 11) % VOCAB for i in range(32)]
+        torch.manual_seed(1)
+        matrix = torch.randn(16, 16, dtype=torch.float64) / 4 + 2 * torch.eye(16, dtype=torch.float64)
+        save_file({"T": matrix}, cls.work / "T.safetensors")
+        cls.kinds = cls.KINDS | {"file": ["--transform", cls.work / "T.safetensors"]}
+
+    def check_rotated(self, folder, ids):
+        """Weights byte for byte; logits of transformers with FP64 matrices, online transforms by compressed-tensors."""
+        config, tensors = transforms_of(folder)
+        model, said = load(folder)
+        self.assertEqual(set(said["unexpected_keys"]), set(tensors))  # transformers knows nothing of transforms
+        self.assertEqual([value for key, value in said.items() if value and key != "unexpected_keys"], [])
+        counts = self.check_weights(folder)
+        dense = self.dequantized(folder, "f32")
+        make = lambda: AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float64, attn_implementation="eager")  # noqa: E731
+        model = run_online(make(), folder)
+        theirs = logits(model, ids)
+        # halfbyte rounds a transformed input to FP32 once per term more, which is in the tolerance of the products: a block
+        # of n terms adds sum32(n) roundings to those of K >= n terms, so twice the tolerance holds both.
+        allowed = 2 * tolerance(model, ids)
+        worst = (halfbyte_logits(folder, ids, "w4a16") - theirs).abs().max().item()
+        self.assertLess(worst, allowed)
+        if tensors:  # without them the result is another one altogether
+            self.assertGreater((logits(make(), ids) - theirs).abs().max().item(), 100 * allowed)
+        return worst, allowed, counts
+
+    def test_tiny_models(self):
+        seen, count = (0.0, 1.0), 0
+        for tied in [True, False]:
+            source = TinyModel(tied=tied).write(self.work / f"tied-{tied}")
+            for name, options in self.kinds.items():
+                for scheme in ["NVFP4", "NVFP4A16"]:
+                    with self.subTest(kind=name, tied=tied, scheme=scheme):
+                        out = self.export(source, f"{name}-{tied}", scheme, "--ignore", "lm_head", *options, text=self.text)
+                        worst, allowed, _ = self.check_rotated(out, self.ids)
+                        seen, count = max(seen, (worst, allowed), key=lambda pair: pair[0] / pair[1]), count + 1
+        record(f"{count} rotated tiny models", "weights; W4A16 logits within {:.1e}, allowed {:.1e}".format(*seen))
+
+    def test_compressed_tensors_gives_the_config_back(self):
+        source = TinyModel(tied=False).write(self.work / "config")
+        for name, options in self.kinds.items():
+            out = self.export(source, f"config-{name}", "NVFP4A16", *options)
+            theirs = transforms_of(out)[0].model_dump(mode="json")
+            ours = json.loads((out / "config.json").read_text())["quantization_config"]["transform_config"]
+            self.assertEqual(theirs, ours)
+
+    def test_it_is_the_config_that_llm_compressor_writes(self):
+        source = TinyModel().write(self.work / "same")
+        for name, options in [("llmc-quip-v16", ["--transform", "hadamard"]),
+                              ("llmc-spinquant-r124", ["--transform", "spinquant", "--rotations", "R1,R2,R4"])]:
+            folder = SHARED / f"checkpoints/{name}-2layer"
+            if not folder.exists():
+                continue
+            out = self.export(source, f"same-{name}", "NVFP4A16", *options, "--transform-block", "16")
+            theirs, ours = (json.loads((path / "config.json").read_text())["quantization_config"]["transform_config"]
+                            for path in [folder, out])
+            for scheme in theirs["config_groups"]:
+                of_them, of_us = theirs["config_groups"][scheme], ours["config_groups"][scheme]
+                if scheme != "v":  # signs, the size of this model's head, and an order of targets that means nothing
+                    of_us |= {"type": "hadamard", "head_dim": of_them["head_dim"]}
+                for args in of_them["apply"] + of_us["apply"]:
+                    args["targets"].sort()
+                self.assertEqual(of_us, of_them)
+
+    def test_demo_model(self):
+        for name, options in [("quip", ["--transform", "quip"]),
+                              ("spinquant-r124", ["--transform", "spinquant", "--rotations", "R1,R2,R4", "--transform-block", "64"])]:
+            out = self.export(DEMO_MODEL, f"demo-{name}", "NVFP4A16", *options)
+            tokenizer = AutoTokenizer.from_pretrained(out)
+            ids = tokenizer((DEMO_TEXT / "evaluate.txt").read_text(), add_special_tokens=False)["input_ids"][:64]
+            worst, allowed, (count, different) = self.check_rotated(out, ids)
+            record(f"demo model, {name}: {count} weights in BF16", f"equal but {different}, each of them at a tie")
+            record(f"demo model, {name}: W4A16 logits of 64 positions", f"within {worst:.1e}, allowed {allowed:.1e}")
 
 
 class DemoModel(ExportCase):
