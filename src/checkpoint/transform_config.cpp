@@ -181,13 +181,14 @@ void TransformConfig::add_scheme(const std::string& name, const Json& json) {
     scheme.randomize = flag_at(json, "randomize", false, scheme.where);
     scheme.one_per_module = flag_at(json, "randomize_modules", false, scheme.where);
     flag_at(json, "requires_grad", false, scheme.where);
-    std::string precision = text_at(json, "precision", "torch.float32", scheme.where);
-    if (precision.starts_with("torch.")) precision.erase(0, 6);
-    check(
-        precision == "float64" || precision == "float32" || precision == "bfloat16" || precision == "float16",
-        ErrorKind::unsupported,
-        "{}: the precision {} is not supported; torch.float64, float32, bfloat16 and float16 are",
-        scheme.where, quote(precision));
+    const std::string precision = text_at(json, "precision", "torch.float32", scheme.where);
+    constexpr std::string_view precisions[] = {"float64", "float32", "bfloat16", "float16"};
+    check(std::any_of(std::begin(precisions), std::end(precisions),
+                      [&](std::string_view known) {
+                          return precision == known || precision == "torch." + std::string(known);
+                      }),
+          ErrorKind::unsupported, "{}: the precision {} is not supported; torch.{} are", scheme.where,
+          quote(precision), fmt::join(precisions, ", torch."));
 
     const Json* apply = find(json, "apply");
     check(apply == nullptr || apply->is_array(), ErrorKind::malformed, "{}: apply is {}; a list is needed",

@@ -438,17 +438,13 @@ TEST(CompressedTensors, RefusesOtherDialectsByName) {
         refused(model, part, ErrorKind::unsupported);
     };
     const auto group = [](Json& q) -> Json& { return q["config_groups"]["group_0"]; };
-    unsupported("transform_config is not empty",
-                [](Json& q) { q["transform_config"] = {{"config_groups", {{"R1", Json::object()}}}}; });
-    unsupported("transform_config is not empty", [](Json& q) { q["transform_config"] = {{"other", 1}}; });
-    unsupported("transform_config is not empty", [](Json& q) { q["transform_config"] = "x"; });
     unsupported("kv_cache_scheme", [](Json& q) { q["kv_cache_scheme"] = {{"num_bits", 8}}; });
     unsupported("sparsity_config has the format \"sparse-24-bitmask\"",
                 [](Json& q) { q["sparsity_config"] = {{"format", "sparse-24-bitmask"}}; });
     unsupported("quantization_status is \"frozen\"", [](Json& q) { q["quantization_status"] = "frozen"; });
     unsupported("the ModelOpt dialect", [](Json& q) { q["quant_method"] = "modelopt"; });
     unsupported("the ModelOpt dialect", [](Json& q) { q = {{"quant_algo", "NVFP4"}}; });
-    for (const char* method : {"fp_quant", "gptq", "awq", "fp8", "quark"}) {
+    for (const char* method : {"gptq", "awq", "fp8", "quark"}) {
         unsupported(std::string("quant_method \"") + method, [&](Json& q) { q["quant_method"] = method; });
     }
     unsupported("quant_method \"\"", [](Json& q) { q.erase("quant_method"); });
@@ -659,20 +655,21 @@ TEST(CompressedTensors, OpensOrRefusesEverySharedCheckpoint) {
         const std::string name = entry.path().filename().string();
         if (!name.ends_with("-2layer")) continue;
         SCOPED_TRACE(name);
-        if (name.starts_with("llmc-nvfp4")) {
-            EXPECT_EQ(open_checkpoint(entry.path())->scheme(),
-                      name.starts_with("llmc-nvfp4a16") ? Scheme::nvfp4a16 : Scheme::nvfp4);
+        if (!name.starts_with("modelopt") && !name.starts_with("llmc-mxfp4")) {
+            const auto file = open_checkpoint(entry.path());
+            EXPECT_EQ(file->scheme(), name.starts_with("llmc-nvfp4a16") ? Scheme::nvfp4a16 : Scheme::nvfp4);
+            const bool input = name.find("quip") != name.npos, r4 = name.find("r124") != name.npos;
+            EXPECT_EQ(file->transforms().linear.size(), input ? 14u : r4 ? 2u : 0u);
+            EXPECT_EQ(file->transforms().folded.empty(), name.starts_with("llmc-nvfp4"));
             ++opens;
             continue;
         }
-        const char* part = name.starts_with("modelopt")     ? "ModelOpt"
-                           : name.starts_with("llmc-mxfp4") ? "mxfp4-pack-quantized"
-                                                            : "transform_config is not empty";
+        const char* part = name.starts_with("modelopt") ? "ModelOpt" : "mxfp4-pack-quantized";
         expect_error(ErrorKind::unsupported, part, [&] { open_checkpoint(entry.path()); });
         ++refuses;
     }
-    EXPECT_EQ(opens, 4);
-    EXPECT_EQ(refuses, 10);
+    EXPECT_EQ(opens, 9);
+    EXPECT_EQ(refuses, 5);
     for (const char* name : {"llmc-nvfp4-2layer.gguf", "modelopt-nvfp4-2layer.gguf"}) {
         expect_error(ErrorKind::unsupported, "40 (NVFP4)", [&] { open_checkpoint(shared / "gguf" / name); });
     }

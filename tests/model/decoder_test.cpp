@@ -127,35 +127,54 @@ TEST(Decoder, SimulatesW4A16BitForBit) {
 // 12 steps of a layer, and the two of the end, may move its result by about u sqrt(K) of its size (u = 2^-24,
 // K = 1536 terms at most, rounding errors adding up like a random walk), and these movements add up along the
 // residual stream.
-TEST(Decoder, GivesTheW4A16LogitsOfForeignCheckpoints) {
+//
+// W4A4 logits (activations by the contract) meet ties: an input that another order of additions moves over a
+// midpoint between two codes changes a row by far more. Rows without such a tie keep the bound, and they are
+// most.
+TEST(Decoder, GivesTheLogitsOfForeignCheckpoints) {
+    const fs::path shared = fs::path(HALFBYTE_SHARED_DATA) / "checkpoints";
     int compared = 0;
-    for (const fs::path& root :
-         {fs::path(HALFBYTE_TEST_DATA), fs::path(HALFBYTE_SHARED_DATA) / "checkpoints"}) {
-        for (const char* name : {"llmc-nvfp4-2layer", "llmc-nvfp4-lmhead-2layer", "llmc-nvfp4a16-2layer",
-                                 "llmc-nvfp4-gptq-2layer"}) {
+    for (const fs::path& root : {fs::path(HALFBYTE_TEST_DATA), shared}) {
+        for (const char* name :
+             {"llmc-nvfp4-2layer", "llmc-nvfp4-lmhead-2layer", "llmc-nvfp4a16-2layer",
+              "llmc-nvfp4-gptq-2layer", "llmc-quip-v16-2layer", "llmc-quip-v64-random-2layer",
+              "llmc-quip-vu64-2layer", "llmc-spinquant-2layer", "llmc-spinquant-r124-2layer"}) {
             const fs::path folder = root / name;
             if (!fs::exists(folder)) continue;
+            SCOPED_TRACE(folder);
             const auto file = open_checkpoint(folder);
             const checkpoint::SafetensorsFile reference(folder / "reference_logits.safetensors");
             const auto ids = reference.tensors().at("input_ids").bytes;
-            const auto expected_bytes = reference.tensors().at("logits_w4a16").bytes;
             std::vector<int64_t> ids64(ids.size() / 8);
             std::memcpy(ids64.data(), ids.data(), ids.size());
-            std::vector<float> expected(expected_bytes.size() / 4);
-            std::memcpy(expected.data(), expected_bytes.data(), expected_bytes.size());
-
-            const Context context;
-            const auto decoder = load_decoder(context, *file, Arithmetic::w4a16);
             const std::vector<int32_t> tokens(ids64.begin(), ids64.end());
-            std::vector<float> actual = run(context, *decoder, tokens, 64);
-            ASSERT_EQ(actual.size(), expected.size());
-            for (size_t i = 0; i < actual.size(); i++) actual[i] -= expected[i];
-            const double tolerance = (12 * 2 + 2) * 0x1p-24 * std::sqrt(1536.0) * rms(expected);
-            EXPECT_LE(rms(actual), tolerance) << folder;
-            compared++;
+            for (const auto& [logits, arithmetic] :
+                 {std::pair("logits_w4a16", Arithmetic::w4a16), {"logits_w4a4", Arithmetic::kernel}}) {
+                const auto found = reference.tensors().find(logits);
+                if (found == reference.tensors().end()) continue;
+                std::vector<float> expected(found->second.bytes.size() / 4);
+                std::memcpy(expected.data(), found->second.bytes.data(), found->second.bytes.size());
+
+                const Context context;
+                const auto decoder = load_decoder(context, *file, arithmetic);
+                std::vector<float> actual = run(context, *decoder, tokens, 64);
+                ASSERT_EQ(actual.size(), expected.size());
+                for (size_t i = 0; i < actual.size(); i++) actual[i] -= expected[i];
+                const double tolerance = (12 * 2 + 2) * 0x1p-24 * std::sqrt(1536.0) * rms(expected);
+                if (arithmetic == Arithmetic::w4a16) {
+                    EXPECT_LE(rms(actual), tolerance);
+                    compared++;
+                    continue;
+                }
+                size_t within = 0;
+                for (size_t row = 0; row < tokens.size(); row++)
+                    within += rms(std::span(actual).subspan(row * 1024, 1024)) <= tolerance;
+                EXPECT_GE(within, tokens.size() * 3 / 4);
+            }
         }
     }
     EXPECT_GE(compared, 2);
+    if (!fs::exists(shared)) std::cout << "not compared: " << shared << " is not there\n";
 }
 
 TEST(Decoder, RefusesTokensOutsideTheVocabularyAndTextBeyondTheContext) {
