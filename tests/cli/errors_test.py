@@ -427,8 +427,6 @@ for name, code, change, where, given, needed in [
         ("a text", MALFORMED, quantization(lambda old: "none"), "quantization_config", 'is "none"', "an object is needed"),
         ("AWQ", UNSUPPORTED, setting("quant_method", value="awq"), "quant_method", '"awq"', "compressed-tensors"),
         ("ModelOpt", UNSUPPORTED, setting("quant_method", value="modelopt"), "quantization_config", "ModelOpt", "not supported"),
-        ("rotations", UNSUPPORTED, setting("transform_config", value={"config_groups": {"a": {"type": "hadamard"}}}),
-         "transform_config", "not empty", "rotations"),
         ("a quantised cache", UNSUPPORTED, setting("kv_cache_scheme", value={"num_bits": 8}), "kv_cache_scheme", "is given",
          "not supported"),
         ("sparsity", UNSUPPORTED, setting("sparsity_config", value={"format": "sparse-bitmask"}), "sparsity_config",
@@ -448,6 +446,87 @@ for name, code, change, where, given, needed in [
         ("an ignore list of numbers", MALFORMED, setting("ignore", value=[7]), "ignore", "holds 7", "texts are needed"),
         ("an ignore expression", MALFORMED, setting("ignore", value=["re:("]), "ignore", 're:(', "regular expression")]:
     row(f"quantization: {name}", code, INSPECT, [CONFIG, where], given, needed, files=change)
+
+# ---- transform_config and its tensors
+
+
+def transforms(change=lambda scheme: None, block=16, kind="hadamard", tensors=lambda tensors: None):
+    """The small checkpoint with an input transform "v" of every layer; its matrix as a file stores it, F64, once."""
+    scheme = {"type": kind, "head_dim": block, "precision": "torch.float64", "randomize": False, "requires_grad": False,
+              "apply": [{"targets": ["Linear"], "location": "input", "inverse": False, "ignore": ["lm_head"]}]}
+    change(scheme)
+
+    def apply(folder):
+        stored, metadata = read_safetensors(LLMC / "model.safetensors")
+        stored[V_INPUT] = sylvester()
+        tensors(stored)
+        write_safetensors(folder / "model.safetensors", stored, metadata)
+        text = json.loads((LLMC / "config.json").read_text())
+        text["quantization_config"]["transform_config"] = {"config_groups": {"v": scheme}}
+        (folder / "config.json").write_text(json.dumps(text))
+    return apply
+
+
+V_INPUT = "model.layers.0.mlp.down_proj.v_input.weight"
+
+
+def sylvester(changes={}):
+    values = [changes.get((i, j), -1.0 if bin(i & j).count("1") % 2 else 1.0) for i in range(16) for j in range(16)]
+    return "F64", [16, 16], struct.pack("<256d", *values)
+
+
+def entry(**values):
+    return lambda scheme: scheme["apply"][0].update(values)
+
+
+for name, code, given, needed, options in [
+        ("an unknown type", UNSUPPORTED, 'the type "fourier"', "random-matrix", {"kind": "fourier"}),
+        ("an unknown field", UNSUPPORTED, '"learnable"', "requires_grad", {"change": lambda scheme: scheme.update(learnable=True)}),
+        ("an unknown location", UNSUPPORTED, 'the location "v_cache"', "k_cache", {"change": entry(location="v_cache")}),
+        ("a block of text", MALFORMED, 'head_dim is "16"', "a whole number from 1", {"block": "16"}),
+        ("a block that does not divide", MALFORMED, ["blocks of 128", "576"], ["possible: 16,", "576"], {"block": 128}),
+        ("attention without head_dim", MALFORMED, "q_attn", "needs head_dim",
+         {"change": entry(location="q_attn", targets="re:.*self_attn$"), "block": None}),
+        ("an embedding's input", UNSUPPORTED, '"model.embed_tokens" is an embedding', "cannot be transformed",
+         {"change": entry(targets=["Embedding"])}),
+        ("attention of a linear layer", UNSUPPORTED, 'the target "Linear" means', "re:.*self_attn$", {"change": entry(location="k_cache"), "tensors": lambda tensors: tensors.pop(V_INPUT)}),
+        ("a missing matrix", MALFORMED, "has one of that size", f'needs the matrix "{V_INPUT}" [16, 16]',
+         {"kind": "random-hadamard", "tensors": lambda tensors: tensors.pop(V_INPUT)}),
+        ("no permutation", MALFORMED, "needs the permutation", "randomize is true",
+         {"change": lambda scheme: scheme.update(randomize=True)})]:
+    row(f"transforms: {name}", code, INSPECT, [CONFIG, "transform_config", 'scheme "v"'], given, needed, files=transforms(**options))
+for name, given, needed, matrix in [
+        ("not square", "shape [16, 8]", "[16, 16] is needed", ("F64", [16, 8], bytes(1024))),
+        ("another size", "shape [8, 8]", "[16, 16] is needed", ("F64", [8, 8], bytes(512))),
+        ("of integers", "I64 [16, 16] given", "F64, F32, BF16 or F16", ("I64", [16, 16], bytes(2048))),
+        ("with a NaN", "nan at [2, 3]", "finite", sylvester({(2, 3): math.nan})),
+        ("not orthogonal", "|c^2 M M^T - 1| = 0.125", "entries of +-1", sylvester({(2, 3): 1.0}))]:
+    row(f"transforms: a matrix {name}", MALFORMED, INSPECT, [WEIGHTS, f'"{V_INPUT}"'], given, needed,
+        files=transforms(tensors=lambda tensors, matrix=matrix: tensors.update({V_INPUT: matrix})))
+row("transforms: a stray matrix", MALFORMED, INSPECT, [WEIGHTS, '"lm_head.v_input.weight"'], "belongs to no transform",
+    "transform_config of config.json", files=transforms(tensors=lambda tensors: tensors.update({"lm_head.v_input.weight": sylvester()})))
+row("transforms: a matrix without its transform", MALFORMED, INSPECT, [WEIGHTS, '.u_input.weight"'], "does not belong beside",
+    "transform_config does not mention",
+    files=transforms(tensors=lambda tensors: tensors.update({V_INPUT.replace("v_input", "u_input"): sylvester()})))
+
+# ---- FP-Quant
+
+
+def fp_quant(**config):
+    def apply(folder):
+        quantization(lambda old: {"quant_method": "fp_quant", "forward_dtype": "nvfp4", "forward_method": "abs_max",
+                                  "hadamard_group_size": 16, "modules_to_not_convert": ["lm_head"], **config})(folder)
+    return apply
+
+
+for name, given, needed, config in [
+        ("MXFP4", 'forward_dtype "mxfp4"', "nvfp4 is", {"forward_dtype": "mxfp4"}),
+        ("an unknown method", 'forward_method "rms"', "abs_max and quest", {"forward_method": "rms"}),
+        ("rounded weights", "pseudoquantization is true", "packed ones are needed", {"pseudoquantization": True}),
+        ("master weights", "store_master_weights is true", "packed ones are needed", {"store_master_weights": True})]:
+    row(f"FP-Quant: {name}", UNSUPPORTED, INSPECT, [CONFIG, "quantization_config"], given, needed, files=fp_quant(**config))
+row("FP-Quant: no block size", MALFORMED, INSPECT, [CONFIG, "quantization_config"], "needs", "hadamard_group_size",
+    files=fp_quant(hadamard_group_size=None))
 
 # ---- the tensors of compressed-tensors
 

@@ -69,6 +69,42 @@ class Inspect(Models):
                          {"name": "model.layers.1.mlp.down_proj.weight", "format": "NVFP4", "shape": [64, 96]})
         self.assertRegex(self.ok("inspect", self.a4, "--tensors").out, r"\n  BF16   \[64\] +model\.norm\.weight\n")
 
+    def test_transforms(self):
+        # A hadamard of a power of two needs no tensor.
+        scheme = lambda n, *places: {"type": "hadamard", "head_dim": n, "apply": [
+            {"targets": targets, "location": location, "inverse": inverse, "ignore": ["lm_head"]}
+            for location, inverse, targets in places]}
+        folder = self.work / "rotated"
+        shutil.copytree(self.a4, folder)
+        config = json.loads((folder / "config.json").read_text())
+        config["quantization_config"]["transform_config"] = {"config_groups": {
+            "v": scheme(16, ("input", False, ["Linear"]), ("weight_input", True, ["Linear"])),
+            "u": scheme(32, ("output", True, ["re:.*q_proj$"])),
+            "R3": scheme(8, ("q_attn", False, ["re:.*self_attn$"]), ("k_cache", False, ["re:.*self_attn$"]), ("output", False, ["re:no"]))}}
+        (folder / "config.json").write_text(json.dumps(config))
+        linear, q = "input v (hadamard 16)", "input v (hadamard 16); output u^-1 (hadamard 32)"
+        result = self.ok("inspect", folder)
+        self.assertIn(f"\n{q}: model.layers.*.self_attn.q_proj (2)\n", result.out)
+        self.assertIn("\nq R3 (hadamard 8); k R3 (hadamard 8): model.layers.*.self_attn (2)\n", result.out)
+        self.assertEqual(result.out.count(linear + ": "), 1)
+        self.assertIn("\ntransform matrices: 3, largest |c^2 M M^T - 1| ", result.out)
+        self.assertIn("\nfolded into the weights: v weight_input^-1 (hadamard 16): 14 modules\n", result.out)
+        self.assertIn('target "re:no" of output matches no module', result.err)
+        self.assertIn(f"\nmodel.layers.1.self_attn.q_proj: {q}\n", self.ok("inspect", folder, "--tensors").out)
+        value = self.json("inspect", folder)["transforms"]
+        self.assertEqual({layer["module"]: layer["transforms"] for layer in value["layers"]}["model.layers.0.mlp.up_proj"], linear)
+        self.assertEqual(len(value["layers"]), 16)
+        self.assertEqual(value["folded"], ["v weight_input^-1 (hadamard 16): 14 modules"])
+        self.assertEqual(value["matrices"][0], {"scheme": "v", "type": "hadamard", "inverse": False, "n": 16, "form": "butterfly",
+                                                "scale": 0.25, "orthogonality_error": 0})
+        self.assertIsNone(self.json("inspect", self.a4)["transforms"])
+        # They are run: other logits, by kernels and simulation alike.
+        hashes = [self.json("logits", "-m", model, "--tokens", "1,2,3", "-o", self.work / "l", "--force", "--arithmetic", arithmetic)
+                  ["logits_hash"] for model, arithmetic in [(folder, "kernel"), (folder, "simulated"), (self.a4, "kernel")]]
+        self.assertEqual(hashes[0], hashes[1])
+        self.assertNotEqual(hashes[0], hashes[2])
+        self.refused(USAGE, [folder, "quantised already"], "quantize", "-m", folder, "-o", self.work / "never", "--scheme", "NVFP4A16")
+
 
 class Tokenize(TestCase):
     def test_ids(self):
@@ -565,13 +601,13 @@ class Malformed(TestCase):
             self.refused(code, parts, *command)
         self.assertFalse((self.work / "never").exists())
 
-    def test_a_transform_is_refused_until_there_are_transforms(self):
+    def test_transforms_that_are_not_known(self):
         folder = self.copy("transform")
         config = json.loads((folder / "config.json").read_text())
         config["quantization_config"]["transform_config"] = {
-            "config_groups": {"u": {"type": "hadamard", "apply": [{"location": "weight_input", "targets": ["Linear"]}]}}}
+            "config_groups": {"u": {"type": "fourier", "apply": [{"location": "weight_input", "targets": ["Linear"]}]}}}
         (folder / "config.json").write_text(json.dumps(config))
-        self.refused_everywhere(UNSUPPORTED, [folder / "config.json", "transform_config"], folder)
+        self.refused_everywhere(UNSUPPORTED, [folder / "config.json", "transform_config", "fourier"], folder)
 
     def test_safetensors(self):
         for name, change, part in [("short", lambda raw: raw[:-1], "model.safetensors"),

@@ -1,5 +1,6 @@
 // config.json, with generation_config.json, a chat template and the names of modules for quantization_config.
 #include "checkpoint/compressed_tensors.h"
+#include "checkpoint/fp_quant.h"
 #include "checkpoint/model_config.h"
 #include "fuzz/model_files.h"
 
@@ -21,9 +22,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     });
     const auto quantization = config.find("quantization_config");
     if (quantization == config.end()) return 0;
+    fuzz::accepts([&] { checkpoint::FpQuantConfig(*quantization, "config.json"); });
     fuzz::accepts([&] {
         const checkpoint::CompressedTensorsConfig read(*quantization, "config.json");
         std::string_view modules = fuzz::content_of(files, "modules");
+        // Transforms without a tensor.
+        using Kind = checkpoint::TransformModule::Kind;
+        std::vector<std::string> warnings;
+        fuzz::accepts([&] {
+            read.transforms().read(
+                {{"lm_head", {Kind::linear, 16, 4}},
+                 {"model.embed_tokens", {Kind::embedding, 4, 16}},
+                 {"model.layers.0.self_attn", {Kind::attention, 8, 8}},
+                 {std::string(modules.substr(0, modules.find('\n'))), {Kind::linear, 16, 48}}},
+                {}, warnings);
+        });
         for (const std::string_view module :
              {"lm_head", "model.embed_tokens", "model.layers.0.self_attn.q_proj"})
             read.verdict_on(module);

@@ -1,6 +1,8 @@
 // What is done with a checkpoint that has been opened and with its texts: everything in it is read once.
 #pragma once
 
+#include <cmath>
+
 #include "checkpoint/checkpoint.h"
 #include "fuzz/harness.h"
 #include "model/chat.h"
@@ -25,6 +27,18 @@ inline void use(const checkpoint::Checkpoint& model) {
         touch({linear.block_scales, size_t(linear.n * (linear.k / 16))});
         model.release(name);
     }
+    const auto use_list = [](const std::vector<std::shared_ptr<const checkpoint::NamedTransform>>& list) {
+        for (const auto& named : list) {
+            const Transform& transform = named->transform;
+            require(transform.n > 0 && transform.scale > 0, "a transform of no size", named->scheme);
+            require(transform.matrix.empty() || int64_t(transform.matrix.size()) == transform.n * transform.n,
+                    "a matrix of another size", named->scheme);
+            for (const float value : transform.matrix)
+                require(std::isfinite(value), "a matrix that is not finite", named->scheme);
+        }
+    };
+    for (const auto& [module, at] : model.transforms().linear) use_list(at.input), use_list(at.output);
+    for (const auto& [module, at] : model.transforms().attention) use_list(at.q), use_list(at.k);
     require(model.weight_bytes() <= model.file_bytes(), "more weights than bytes of files");
     require(!model.description().empty(), "no description");
 }

@@ -42,7 +42,7 @@ class SmallFiles(ExportCase):
 
 class FullCheckpoints(Case):
     # Perplexity on WikiText-2, 20 windows of 512: W4A16 and W4A4.
-    FIGURES = {"llmc-nvfp4": (34.4028, 40.9602), "llmc-nvfp4-gptq": (32.9133, 38.2240)}
+    FIGURES = {"llmc-nvfp4": (34.4028, 40.9602), "llmc-nvfp4-gptq": (32.9133, 38.2240), "llmc-quip-v16": (40.7292, 55.6911)}
 
     @classmethod
     def setUpClass(cls):
@@ -107,6 +107,10 @@ class FullCheckpoints(Case):
 
     def test_gptq(self):
         self.check("llmc-nvfp4-gptq")
+
+    def test_rotated(self):
+        # transformers does not know transforms: it loads the file and computes something else.
+        self.check_perplexity("llmc-quip-v16", self.checkpoint("llmc-quip-v16"))
 
 
 if __name__ == "__main__":
