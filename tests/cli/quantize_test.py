@@ -504,6 +504,130 @@ class Sources(QuantizeCase):
         self.assertEqual(report["flushed_blocks"], 0)
 
 
+class Rotated(QuantizeCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.tiny = TinyModel()
+        cls.model = cls.tiny.write(cls.work / "model")
+        cls.text = write_text(cls.work / "text.txt", 300)
+        values = [(3 if i % 17 == 0 else 0) + (i * 7 % 11 - 5) / 20 for i in range(256)]
+        cls.matrix = cls.work / "T.safetensors"
+        support.write_safetensors(cls.matrix, {"T": ("F32", [16, 16], to_bytes(values, "F32"))}, {})
+
+    def make(self, name, *options, scheme="NVFP4A16"):
+        out = self.work / name
+        calibration = ["--calibrate", self.text, "--calibrate-tokens", "64"] if scheme == "NVFP4" else []
+        self.ok(*self.quantize(self.model, out, "--ignore", "lm_head", *calibration, *options, scheme=scheme))
+        config = json.loads((out / "config.json").read_text())
+        groups = config["quantization_config"]["transform_config"]["config_groups"]
+        tensors, _ = read_safetensors(out / "model.safetensors")
+        return out, config, groups, {name: entry for name, entry in tensors.items() if entry[0] == "F64"}
+
+    def test_quip_is_random_signs_by_seed_stored_once(self):
+        q_proj = "model.layers.0.self_attn.q_proj.v_input.weight"
+        made = [self.make(f"quip{i}", "--transform", "quip", *seed) for i, seed in enumerate([[], ["--seed", "0"], ["--seed", "1"]])]
+        for _, _, groups, matrices in made:
+            self.assertEqual(set(groups), {"v"})
+            scheme = groups["v"]
+            self.assertEqual((scheme["type"], scheme["head_dim"], scheme["precision"]), ("random-hadamard", 16, "torch.float64"))
+            self.assertEqual([(args["location"], args["inverse"], args["targets"], args["ignore"]) for args in scheme["apply"]],
+                             [("input", False, ["Linear"], ["lm_head"]), ("weight_input", True, ["Linear"], ["lm_head"])])
+            self.assertEqual(set(matrices), {q_proj})
+            self.assertEqual(matrices[q_proj][1], [16, 16])
+            self.assertEqual(set(struct.unpack("<256d", matrices[q_proj][2])), {1.0, -1.0})
+        files = [(out / "model.safetensors").read_bytes() for out, *_ in made]
+        self.assertEqual(files[0], files[1])
+        self.assertNotEqual(files[0], files[2])
+
+    def test_hadamard_of_the_full_width_has_a_matrix_for_each_width(self):
+        _, _, groups, matrices = self.make("full", "--transform", "hadamard", "--transform-block", "full")
+        self.assertEqual((groups["v"]["type"], groups["v"]["head_dim"]), ("random-hadamard", None))  # 96 is no power of two
+        self.assertEqual({name: entry[1] for name, entry in matrices.items()},
+                         {"model.layers.0.self_attn.q_proj.v_input.weight": [64, 64],
+                          "model.layers.0.mlp.down_proj.v_input.weight": [96, 96]})
+
+    def test_spinquant_unties_and_leaves_no_tensor(self):
+        out, config, groups, matrices = self.make("spin", "--transform", "spinquant")
+        self.assertEqual((set(groups), matrices, config["tie_word_embeddings"]), ({"R1", "R2"}, {}, False))
+        self.assertEqual(groups["R2"]["head_dim"], 16)
+        tensors, _ = read_safetensors(out / "model.safetensors")
+        self.assertEqual(tensors["lm_head.weight"][0], "BF16")
+        for name in [name for name in tensors if name.endswith("norm.weight")]:
+            self.assertEqual(set(to_floats(tensors[name][2], "BF16")), {1.0})
+
+    def test_r3_and_r4_stand_where_compressed_tensors_has_them(self):
+        _, _, groups, matrices = self.make("r34", "--transform", "spinquant", "--rotations", "R3,R4", "--transform-block", "32")
+        self.assertEqual(set(matrices), {"model.layers.0.self_attn.R3_q_attn.weight", "model.layers.0.mlp.down_proj.R4_input.weight"})
+        self.assertEqual([(args["location"], args["targets"]) for args in groups["R3"]["apply"]],
+                         [("q_attn", ["re:.*self_attn$"]), ("k_cache", ["re:.*self_attn$"])])
+        self.assertEqual(groups["R4"]["apply"][0]["targets"], ["re:.*down_proj$"])
+
+    def test_a_file_gives_its_matrix(self):
+        _, _, groups, matrices = self.make("file", "--transform", self.matrix)
+        self.assertEqual((groups["v"]["type"], groups["v"]["head_dim"]), ("random-matrix", 16))
+        source, _ = read_safetensors(self.matrix)
+        self.assertEqual(list(struct.unpack("<256d", next(iter(matrices.values()))[2])), list(struct.unpack("<256f", source["T"][2])))
+
+    def test_ignored_layers_are_not_turned(self):
+        _, _, groups, matrices = self.make("ignore", "--transform", "quip", "--ignore", "re:.*q_proj$")
+        ignored = ["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj", "lm_head"]
+        self.assertEqual(groups["v"]["apply"][0]["ignore"], ignored)
+        self.assertEqual(set(matrices), {"model.layers.0.self_attn.k_proj.v_input.weight"})
+
+    def test_any_number_of_threads_gives_the_same_file(self):
+        for kind in [["quip"], ["spinquant", "--rotations", "R1,R2,R3,R4", "--transform-block", "32"]]:
+            files = []
+            for threads in ["1", "3"]:
+                out, *_ = self.make(f"{kind[0]}-{threads}", "--transform", *kind, "--threads", threads, scheme="NVFP4")
+                files.append((out / "model.safetensors").read_bytes())
+            self.assertEqual(files[0], files[1])
+
+    def test_every_kind_runs_and_inspect_and_readme_say_what_was_done(self):
+        for i, options in enumerate([["--transform", "quip", "--transform-block", "32", "--seed", "7"],
+                                     ["--transform", "hadamard"], ["--transform", self.matrix],
+                                     ["--transform", "spinquant", "--rotations", "R1,R2,R3,R4", "--transform-block", "16"]]):
+            out, _, _, _ = self.make(f"kind{i}", *options, scheme="NVFP4")
+            readme = (out / "README.md").read_text()
+            self.assertIn(shlex.join(["--transform", *map(str, options[1:])]) if i != 3 else
+                          "--transform spinquant --transform-block 16 --rotations R1,R2,R3,R4", readme)
+            self.assertIn("at run time", readme)
+            self.assertIn("random-sign (seed 7) Hadamard in blocks of 32" if i == 0 else "* Transforms:", readme)
+            logits = [self.work / f"kind{i}-{arithmetic}.safetensors" for arithmetic in ["kernel", "simulated"]]
+            for path, arithmetic in zip(logits, ["kernel", "simulated"]):
+                self.ok("logits", "-m", out, "--tokens", "1,2,3,4", "--arithmetic", arithmetic, "-o", path)
+            kernel, simulated = (read_safetensors(path)[0]["logits"] for path in logits)
+            self.assertEqual(kernel, simulated)
+
+    def test_the_report_tells_the_transforms_and_a_dry_run_the_same(self):
+        options = ["--ignore", "lm_head", "--transform", "spinquant"]
+        report = self.json(*self.quantize(self.model, self.work / "told", *options))
+        self.assertEqual([line[:2] for line in report["transforms"]], ["R1", "R2"])
+        dry = self.json(*self.quantize(self.model, self.work / "never", "--dry-run", *options))
+        self.assertEqual({key: dry[key] for key in ["transforms", "worst", "output_bytes", "bits_per_weight"]},
+                         {key: report[key] for key in ["transforms", "worst", "output_bytes", "bits_per_weight"]})
+        self.assertFalse((self.work / "never").exists())
+
+    def test_what_does_not_go_together(self):
+        for parts, options in [
+                (["--transform-block 16", "give one"], ["--transform-block", "16"]),
+                (["--seed 1", "give one"], ["--seed", "1"]),
+                (["--rotations R1", "give one"], ["--rotations", "R1"]),
+                (["--seed 1", "--transform hadamard"], ["--transform", "hadamard", "--seed", "1"]),
+                (["--rotations R1,R4", "--transform quip"], ["--transform", "quip", "--rotations", "R1,R4"]),
+                (["--transform turn", "quip, spinquant, hadamard"], ["--transform", "turn"]),
+                (["--transform-block", "24", "16"], ["--transform", "quip", "--transform-block", "24"]),
+                (["R5"], ["--transform", "spinquant", "--rotations", "R5"]),
+                (["--transform-block 128", "64 wide", "16, 32, full"], ["--transform", "quip", "--transform-block", "128"]),
+                (["--transform-block 64", "down_proj", "96 wide", "16, 32, full"], ["--transform", "hadamard", "--transform-block", "64"]),
+                (["--transform-block 32", "[16, 16]"], ["--transform", self.matrix, "--transform-block", "32"])]:
+            with self.subTest(options=options):
+                self.refused(USAGE, parts, *self.quantize(self.model, self.work / "refused", *options))
+        self.refused(FAILURE, "absent.safetensors", *self.quantize(self.model, self.work / "refused", "--transform",
+                                                                   self.work / "absent.safetensors"))
+        self.assertFalse((self.work / "refused").exists())
+
+
 class Refusals(QuantizeCase):
     @classmethod
     def setUpClass(cls):

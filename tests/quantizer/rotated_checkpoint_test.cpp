@@ -103,9 +103,10 @@ float worst(const std::vector<float>& a, const std::vector<float>& b) {
 // terms, at most 64 here and 1536 in the demo model, in K/32 + 5 additions, a transform in n <= 64 or
 // log2(n): each by 2^-24 of the terms' magnitudes, of either sign and mostly far less. What errors of 2^-19
 // of every weight, which is 32 times one rounding, make of the logits is found by the source itself.
-float tolerance(const Checkpoint& source, const std::vector<float>& logits, int64_t tokens) {
+float tolerance(const Checkpoint& source, const std::vector<float>& logits, int64_t tokens,
+                unsigned runs = 3) {
     float largest = 0;
-    for (unsigned seed = 0; seed < 3; seed++)
+    for (unsigned seed = 0; seed < runs; seed++)
         largest = std::max(largest, worst(logits, logits_of(Disturbed(source, 0x1p-19f, seed), tokens)));
     return largest;
 }
@@ -220,6 +221,31 @@ TEST(RotatedCheckpoint, HasTheLogitsOfTheSource) {
         }
     }
     RecordProperty("least_margin", std::to_string(closest));
+}
+
+TEST(RotatedCheckpoint, HasTheLogitsOfTheDemoModel) {
+#if defined(__SANITIZE_ADDRESS__)
+    GTEST_SKIP() << "takes minutes under sanitizers; small models run";
+#endif
+    const fs::path gguf = fs::path(HALFBYTE_BUILD_DIR) / ".." / "model" / "SmolLM2-135M-Instruct.Q4_1.gguf";
+    if (!fs::exists(gguf)) GTEST_SKIP() << gguf << " is not there";
+    constexpr int64_t tokens = 16;
+    const auto source = checkpoint::open_checkpoint(gguf);
+    const std::vector<float> expected = logits_of(*source, tokens);
+    const float allowed =
+        tolerance(*source, expected, tokens, 1);  // the largest of 800,000 logits: one is enough
+    for (const TransformOptions& options : std::vector<TransformOptions>{
+             {.kind = TransformKind::quip, .block = 64, .seed = 1, .ignore = {"lm_head"}},
+             {.kind = TransformKind::spinquant,
+              .block = 64,
+              .rotations = {"R1", "R2", "R3", "R4"},
+              .ignore = {"lm_head"}}}) {
+        const Context context;
+        const RotatedCheckpoint rotated(context, *source, options);
+        const float difference = worst(expected, logits_of(rotated, tokens));
+        EXPECT_LT(difference, allowed) << name_of(options);
+        RecordProperty("margin " + name_of(options), std::to_string(allowed / difference));
+    }
 }
 
 // The same with every online matrix transposed, and with every folded weight of the source's: were either of
