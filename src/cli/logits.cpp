@@ -7,6 +7,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "cli/command.h"
+#include "cli/model_files.h"
 #include "core/check.h"
 #include "core/output_file.h"
 #include "core/word_hash.h"
@@ -53,11 +54,13 @@ int run(const Options& options) {
           options.model);
     check(source->scheme() || options.arithmetic == "kernel", ErrorKind::usage,
           "{}: is not quantised; --arithmetic {} needs an NVFP4 model", options.model, options.arithmetic);
+    if (options.arithmetic == "unit-scale") check_unit_scale(*source, options.model);
     model::check_positions(source->config(), int64_t(tokens.size()), "--tokens");
     const auto context = make_context(options.common);
-    const Arithmetic arithmetic = options.arithmetic == "simulated" ? Arithmetic::simulated
-                                  : options.arithmetic == "w4a16"   ? Arithmetic::w4a16
-                                                                    : Arithmetic::kernel;
+    const Arithmetic arithmetic = options.arithmetic == "simulated"    ? Arithmetic::simulated
+                                  : options.arithmetic == "w4a16"      ? Arithmetic::w4a16
+                                  : options.arithmetic == "unit-scale" ? Arithmetic::unit_scale
+                                                                       : Arithmetic::kernel;
     const Progress progress = make_progress(options.common);
     const int64_t count = int64_t(tokens.size()), vocab = source->config().vocab_size;
     for (const int32_t token : tokens)
@@ -122,8 +125,9 @@ Command add_logits(CLI::App& program) {
         ->required();
     command
         ->add_option("--arithmetic", options->arithmetic,
-                     "How quantised layers run; w4a16 leaves the activations of a W4A4 file unquantised")
-        ->check(CLI::IsMember({"kernel", "simulated", "w4a16"}))
+                     "How quantised layers run; w4a16 leaves the activations of a W4A4 file unquantised, "
+                     "unit-scale quantises transformed ones with a global scale of 6")
+        ->check(CLI::IsMember({"kernel", "simulated", "w4a16", "unit-scale"}))
         ->capture_default_str();
     command->add_flag("--force", options->force, "Replace an existing file");
     return {command, [options] { return run(*options); }};

@@ -1,6 +1,9 @@
 #include "cli/model_files.h"
 
+#include <algorithm>
+
 #include "core/check.h"
+#include "model/linear.h"
 
 namespace halfbyte::cli {
 
@@ -33,6 +36,15 @@ std::string bos_token(const checkpoint::Checkpoint& source) {
     if (found->is_object() && found->contains("content"))
         return (*found)["content"].is_string() ? (*found)["content"].get<std::string>() : "";
     return found->is_string() ? found->get<std::string>() : "";
+}
+
+void check_unit_scale(const checkpoint::Checkpoint& source, const std::string& path) {
+    const bool any = std::any_of(source.nvfp4().begin(), source.nvfp4().end(), [&](const auto& layer) {
+        return model::takes_unit_scale(source, layer.first);
+    });
+    check(any, ErrorKind::usage,
+          "--arithmetic unit-scale: {} has no W4A4 layer with a transform of 16, 32, 64 or 128 at its input",
+          path);
 }
 
 }  // namespace halfbyte::cli

@@ -1,4 +1,4 @@
-// The text side of a model given on the command line.
+// A model given on the command line: its text side, and what can be asked of it.
 #pragma once
 
 #include <optional>
@@ -20,5 +20,8 @@ std::vector<int32_t> encode(const checkpoint::Checkpoint& source, const model::T
 
 // The BOS token's spelling, as tokenizer_config.json has it; empty if it names none.
 std::string bos_token(const checkpoint::Checkpoint& source);
+
+// Error (usage), which names the model as `path`, if --arithmetic unit-scale would change nothing.
+void check_unit_scale(const checkpoint::Checkpoint& source, const std::string& path);
 
 }  // namespace halfbyte::cli

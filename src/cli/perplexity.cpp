@@ -33,7 +33,8 @@ struct Way {
 constexpr Way ways[] = {{"source", false, true, model::Arithmetic::kernel, ""},
                         {"simulated", true, true, model::Arithmetic::simulated, "simulated"},
                         {"kernel", true, true, model::Arithmetic::kernel, "kernels"},
-                        {"w4a16", true, false, model::Arithmetic::w4a16, "as W4A16"}};
+                        {"w4a16", true, false, model::Arithmetic::w4a16, "as W4A16"},
+                        {"unit-scale", true, false, model::Arithmetic::unit_scale, "unit scale"}};
 
 struct Entry {
     std::string path;  // as given
@@ -63,9 +64,11 @@ bool is_asked(const Options& options, const Way& way) {
 
 Entry open_entry(const Options& options, const std::string& path) {
     Entry entry = {path, checkpoint::open_checkpoint(path), {}};
-    for (const Way& way : ways)
-        if (way.quantized == entry.file->scheme().has_value() && is_asked(options, way))
-            entry.ways.push_back(&way);
+    for (const Way& way : ways) {
+        if (way.quantized != entry.file->scheme().has_value() || !is_asked(options, way)) continue;
+        if (way.arithmetic == model::Arithmetic::unit_scale) check_unit_scale(*entry.file, path);
+        entry.ways.push_back(&way);
+    }
     return entry;
 }
 
@@ -110,7 +113,7 @@ std::vector<Entry> compared_models(const Options& options) {
         check(!entry.ways.empty(), ErrorKind::usage, "--arithmetic {}: {} is {}; add {}",
               fmt::join(options.arithmetics, ","), entry.path,
               entry.file->scheme() ? "quantised" : "not quantised",
-              entry.file->scheme() ? "simulated, kernel or w4a16" : "source");
+              entry.file->scheme() ? "simulated, kernel, w4a16 or unit-scale" : "source");
     return entries;
 }
 
@@ -315,9 +318,10 @@ Command add_perplexity(CLI::App& program) {
             "--arithmetic", options->arithmetics,
             "How to run the models, with commas between several: source (unquantised ones), simulated and "
             "kernel (quantised ones), by default all that apply; w4a16 leaves the activations of a W4A4 "
-            "file unquantised")
+            "file unquantised; unit-scale quantises transformed ones with a global scale of 6, as vLLM does "
+            "by QuTLASS")
         ->delimiter(',')
-        ->check(CLI::IsMember({"source", "simulated", "kernel", "w4a16"}));
+        ->check(CLI::IsMember({"source", "simulated", "kernel", "w4a16", "unit-scale"}));
     command->add_flag("--bos", options->bos, "Put the BOS token in the place of each window's first token");
     return {command, [options] { return run(*options); }};
 }

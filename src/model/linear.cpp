@@ -152,6 +152,18 @@ void apply_transforms(const Context& context, const TransformList& list, const M
     }
 }
 
+bool takes_unit_scale(const checkpoint::Checkpoint& source, const std::string& module) {
+    const auto layer = source.nvfp4().find(module);
+    const auto found = source.transforms().linear.find(module);
+    if (layer == source.nvfp4().end() || !layer->second.input_scale ||
+        found == source.transforms().linear.end() || found->second.input.empty())
+        return false;
+    return std::all_of(found->second.input.begin(), found->second.input.end(), [](const auto& named) {
+        const int64_t n = named->transform.n;
+        return n == 16 || n == 32 || n == 64 || n == 128;
+    });
+}
+
 std::unique_ptr<Linear> load_linear(const checkpoint::Checkpoint& source, const std::string& module,
                                     std::shared_ptr<const DenseWeight> weight, Arithmetic arithmetic) {
     const int64_t n = weight->matrix().rows;
@@ -168,8 +180,10 @@ std::unique_ptr<Linear> load_linear(const Context& context, const checkpoint::Ch
                            arithmetic);
     std::vector<float> bias = load_bias(source, module);
     const checkpoint::NvFp4Linear& weight = found->second;
-    const std::optional<EncodeScale> input_scale =
-        arithmetic == Arithmetic::w4a16 ? std::nullopt : weight.input_scale;
+    std::optional<EncodeScale> input_scale = weight.input_scale;
+    if (arithmetic == Arithmetic::w4a16) input_scale.reset();
+    if (arithmetic == Arithmetic::unit_scale && takes_unit_scale(source, module))
+        input_scale = EncodeScale(6.0f);
     std::unique_ptr<Linear> linear;
     if (arithmetic == Arithmetic::simulated)
         linear = make_simulated_linear(weight, input_scale, std::move(bias));

@@ -19,8 +19,15 @@ namespace halfbyte::model {
 enum class Arithmetic {
     kernel,     // by the file's scheme, through the kernels
     simulated,  // by the file's scheme, on expanded FP32 weights: the check of the kernels
-    w4a16       // activations left unquantised, also where the file has input scales
+    w4a16,      // activations left unquantised, also where the file has input scales
+    // As kernel, but where takes_unit_scale G = 6 in the place of the file's: SF = E4M3(amax), a value code *
+    // SF / 6. Source: vLLM runs such layers of compressed-tensors files by QuTLASS on Blackwell, and gives it
+    // this constant.
+    unit_scale
 };
+
+// A W4A4 layer with transforms at its input, all of 16, 32, 64 or 128.
+bool takes_unit_scale(const checkpoint::Checkpoint& source, const std::string& module);
 
 using TransformList = std::vector<std::shared_ptr<const checkpoint::NamedTransform>>;
 

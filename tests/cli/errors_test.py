@@ -90,6 +90,10 @@ row("more tokens than the context", USAGE, f"logits -m {{model}} -o {{out}} --to
 row("an arithmetic for quantised models", USAGE, LOGITS + " --arithmetic simulated", ["--arithmetic simulated", "{model}"],
     "is not quantised", "needs an NVFP4 model")
 row("the kernels of a dense model", USAGE, PERPLEXITY + " --arithmetic kernel", "--arithmetic kernel", "{model}", "is not quantised")
+row("the unit scale without transforms", USAGE, "perplexity -m {llmc} -f {text} --arithmetic unit-scale", "--arithmetic unit-scale",
+    "{llmc}", "a transform of 16, 32, 64 or 128")
+row("the unit scale of logits without transforms", USAGE, "logits -m {llmc} --tokens 1 -o {out} --arithmetic unit-scale",
+    "--arithmetic unit-scale", "{llmc}", "a transform of 16, 32, 64 or 128")
 row("a source of a dense model", USAGE, PERPLEXITY + " --source {model}", ["{model}", "--source"], "is not quantised", "leave")
 row("no model to evaluate", USAGE, "perplexity -f {text}", "perplexity", "give the model", ["-m", "--compare"])
 row("a source that is quantised", USAGE, "perplexity -m {llmc} --source {llmc} -f {text}", "--source {llmc}", "is quantised",

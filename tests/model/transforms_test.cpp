@@ -357,6 +357,26 @@ TEST(FpQuant, UnitScaleIsAGlobalScaleOfSix) {
     }
 }
 
+// Arithmetic::unit_scale is that G for the layers that have transforms at their input, and for no other.
+TEST(FpQuant, UnitScaleReplacesTheCalibratedOneOfTransformedLayers) {
+    const std::vector<std::string> some = {q_proj, layer + "mlp.down_proj"};
+    const Rotation rotation = Rotation()
+                                  .add("v", 16, 1, {{"input", false, some}})
+                                  .add("w", 8, 2, {{"input", false, {layer + "mlp.up_proj"}}});
+    TinyModel model = quantised_model(Scheme::nvfp4);
+    const auto actual = logits_of(rotation.of(model), Arithmetic::unit_scale);
+    EXPECT_NE(actual, logits_of(rotation.of(model), Arithmetic::kernel));
+    for (const std::string& module : some)
+        model.tensors[module + ".input_global_scale"].bytes = bytes_of(6.0f);
+    EXPECT_EQ(actual, logits_of(rotation.of(model), Arithmetic::kernel));
+    const auto file = opened(rotation.of(quantised_model(Scheme::nvfp4))),
+               weights_only = opened(rotation.of(quantised_model(Scheme::nvfp4a16)));
+    EXPECT_TRUE(takes_unit_scale(*file, q_proj));
+    EXPECT_FALSE(takes_unit_scale(*file, layer + "mlp.up_proj"));  // blocks of 8
+    EXPECT_FALSE(takes_unit_scale(*file, layer + "mlp.gate_proj"));
+    EXPECT_FALSE(takes_unit_scale(*weights_only, q_proj));
+}
+
 // An FP-Quant file in the place of a compressed-tensors file with the same numbers: the same bits, for a
 // calibrated G and for the unit scale. No file of FP-Quant was at hand; this is one by its description.
 TEST(FpQuant, RunsLikeTheSameNumbersInCompressedTensors) {
