@@ -1,5 +1,5 @@
-// A model's files, whatever their form: a Hugging Face folder (dense, or compressed-tensors NVFP4) or a
-// .gguf. Tensors have Hugging Face names ("model.layers.0.self_attn.q_proj.weight"). Opening checks every
+// A model's files, whatever their form: a Hugging Face folder (dense, or NVFP4 of compressed-tensors or
+// FP-Quant) or a .gguf. Tensors have Hugging Face names ("model.layers.0.self_attn.q_proj.weight"). Opening checks every
 // tensor against the config.
 #pragma once
 
@@ -129,7 +129,7 @@ class Checkpoint {
 };
 
 // A folder or a file ending in .gguf. Errors: failure (not there), malformed, unsupported (dialect, GGUF
-// type, tokenizer, a non-empty transform_config).
+// type, tokenizer, a kind of transform).
 std::unique_ptr<Checkpoint> open_checkpoint(const std::filesystem::path& path);
 
 }  // namespace halfbyte::checkpoint
