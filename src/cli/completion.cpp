@@ -30,7 +30,7 @@ Argument argument_of(const CLI::Option& option) {
     argument.takes_value = option.get_items_expected_max() > 0;
     const std::string type = option.get_type_name();
     argument.choices = choices_of(option);
-    if (type == model_type || type == file_type) argument.path = Argument::Path::file;
+    if (type == model_type || type.ends_with(file_type)) argument.path = Argument::Path::file;
     if (type == folder_type) argument.path = Argument::Path::folder;
     return argument;
 }

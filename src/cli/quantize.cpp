@@ -307,28 +307,27 @@ Command add_quantize(CLI::App& program) {
     command->add_flag("--separate-scales", options->separate_scales,
                       "A weight scale of its own for each of q, k, v and of gate, up");
     command
-        ->add_option("--transform", options->transform,
-                     "Turn what is quantised: quip and hadamard every layer's input, at run time, by a "
-                     "Hadamard matrix "
-                     "with and without random signs; spinquant mostly inside the weights; a .safetensors "
-                     "file with one "
-                     "matrix [n, n] as quip does, by that")
-        ->type_name("quip|spinquant|hadamard|FILE");
+        ->add_option(
+            "--transform", options->transform,
+            "Rotate what is quantised: quip (with random signs) and hadamard turn each layer's input at run "
+            "time by a Hadamard matrix, a .safetensors FILE by the one matrix [n, n] in it; spinquant turns "
+            "the weights, see --rotations")
+        ->type_name("NAME|" + std::string(file_type));
     command
         ->add_option("--transform-block", options->transform_block,
-                     "Its size; by default 16, with spinquant full, with a FILE that of its matrix")
+                     "Its n; by default 16, for spinquant full, the whole width; a FILE has its own")
         ->check(CLI::IsMember({"16", "32", "64", "128", "full"}));
     command
-        ->add_option(
-            "--rotations", options->rotations,
-            "Those of spinquant, with commas between several: R1 the residual stream and R2 the values, both "
-            "folded into the weights, R3 q and k, R4 the input of down_proj, both at run time; by default "
-            "R1,R2")
+        ->add_option("--rotations", options->rotations,
+                     "Of spinquant, with commas between several: R1 the residual stream and R2 the values, "
+                     "folded into "
+                     "the weights; R3 q and k and R4 the input of down_proj, at run time; by default R1,R2")
         ->delimiter(',')
         ->check(CLI::IsMember({"R1", "R2", "R3", "R4"}))
         ->expected(1, 4);
-    CLI::Option* seed = command->add_option("--seed", options->seed, "Random signs of quip and spinquant")
-                            ->capture_default_str();
+    CLI::Option* seed =
+        command->add_option("--seed", options->seed, "Of the random signs of quip and spinquant")
+            ->capture_default_str();
     command
         ->add_option("--max-shard-size", options->max_shard_size,
                      "Largest weight file to write, such as 500MB, 5GB (thousands) or 5GiB (1024s); a larger "

@@ -1,7 +1,7 @@
 """What llm-compressor writes, read by halfbyte; the small files also by transformers, to compare both readers.
 
-The full checkpoints are made once, in build/interop, by ../shared/data/checkpoints/make_checkpoints.py;
-HALFBYTE_LLMC_CHECKPOINTS may name a folder that holds them ready made. Without either their tests skip.
+The full checkpoints are made once, in build/interop, by ../shared/data/checkpoints/make_checkpoints.py, the rotated ones by
+make_checkpoint.py; HALFBYTE_LLMC_CHECKPOINTS may name a folder that holds them ready made. Without either their tests skip.
 """
 
 import json
@@ -40,9 +40,13 @@ class SmallFiles(ExportCase):
         record("llmc-nvfp4-2layer: W4A4 logits, transformers in FP32", self.w4a4_in_fp32(folder, ids))
 
 
+ROTATED = ["llmc-quip-v16", "llmc-spinquant"]  # what make_checkpoint.py makes
+
+
 class FullCheckpoints(Case):
     # Perplexity on WikiText-2, 20 windows of 512: W4A16 and W4A4.
-    FIGURES = {"llmc-nvfp4": (34.4028, 40.9602), "llmc-nvfp4-gptq": (32.9133, 38.2240), "llmc-quip-v16": (40.7292, 55.6911)}
+    FIGURES = {"llmc-nvfp4": (34.4028, 40.9602), "llmc-nvfp4-gptq": (32.9133, 38.2240), "llmc-quip-v16": (40.7292, 55.6911),
+               "llmc-spinquant": (52.0940, 75.8702)}
 
     @classmethod
     def setUpClass(cls):
@@ -56,7 +60,8 @@ class FullCheckpoints(Case):
         out = self.folder / name
         if out.exists():
             return out
-        script = SHARED / "checkpoints/make_checkpoints.py"
+        rotated = name in ROTATED
+        script = Path(__file__).with_name("make_checkpoint.py") if rotated else SHARED / "checkpoints/make_checkpoints.py"
         if not script.exists():
             self.skipTest(f"neither {out} nor {script} is there")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -109,8 +114,10 @@ class FullCheckpoints(Case):
         self.check("llmc-nvfp4-gptq")
 
     def test_rotated(self):
-        # transformers does not know transforms: it loads the file and computes something else.
-        self.check_perplexity("llmc-quip-v16", self.checkpoint("llmc-quip-v16"))
+        # transformers does not know transforms of run time: it loads a QuIP file and computes something else.
+        for name in ROTATED:
+            with self.subTest(name):
+                self.check_perplexity(name, self.checkpoint(name))
 
 
 if __name__ == "__main__":
