@@ -18,9 +18,9 @@ int64_t rows_of(const DenseTensor& tensor) {
     return tensor.shape.size() == 2 ? tensor.shape[0] : 1;
 }
 
-const Checkpoint& checked(const Checkpoint& source) {
+RotationPlan checked_plan(const Checkpoint& source, const TransformOptions& options) {
     check_dense(source);
-    return source;
+    return plan_rotation(source, options);
 }
 
 }  // namespace
@@ -28,8 +28,8 @@ const Checkpoint& checked(const Checkpoint& source) {
 RotatedCheckpoint::RotatedCheckpoint(const Context& context, const Checkpoint& source,
                                      const TransformOptions& options)
     : context_(context),
-      source_(checked(source)),
-      plan_(plan_rotation(source, options)),
+      source_(source),
+      plan_(checked_plan(source, options)),
       config_(source.config()),
       dense_(source.dense()) {
     if (plan_.unties) {

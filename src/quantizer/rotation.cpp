@@ -224,15 +224,14 @@ class Planner {
         const std::string bias = module + ".bias";
         if (source_.dense().contains(bias)) fold(bias).input = forward;
     }
-    std::string blocks(int64_t n) const {
-        return n == 0 ? "over the whole width" : fmt::format("in blocks of {}", n);
-    }
     std::string matrix_text(const std::string& type, int64_t n, bool per_head = false) const {
-        const std::string where = per_head ? fmt::format("of {} per head", n) : blocks(n);
+        const std::string where = per_head ? fmt::format("of {} in every head", n)
+                                  : n == 0 ? std::string("over the whole width")
+                                           : fmt::format("in blocks of {}", n);
         if (type == "random-matrix")
             return fmt::format("the matrix of {} {}", options_.file.filename().string(), where);
-        return fmt::format("{}Hadamard {}",
-                           random() ? fmt::format("random-sign (seed {}) ", options_.seed) : "", where);
+        if (!random()) return "a Hadamard matrix " + where;
+        return fmt::format("a Hadamard matrix with random signs (seed {}) {}", options_.seed, where);
     }
 
     void check_spinquant() const {
@@ -280,7 +279,7 @@ class Planner {
         int64_t block = options_.block;
         std::string type;
         if (options_.kind == TransformKind::file) {
-            const Rotation rotation = from_file(options_.file);
+            Rotation rotation = from_file(options_.file);
             block = rotation.matrix->n;
             check(
                 !options_.block_given || options_.block == block, ErrorKind::usage,
@@ -294,7 +293,7 @@ class Planner {
                       "that do, for all layers: {}",
                       options_.file.string(), block, block, width.where, width.size, block, divisors(widths));
             type = "random-matrix";
-            make = [=](int64_t) { return rotation; };
+            make = [rotation](int64_t) { return rotation; };
         } else {
             check_blocks(widths, block);
             std::set<int64_t> sizes;

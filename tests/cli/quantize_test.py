@@ -592,7 +592,7 @@ class Rotated(QuantizeCase):
             self.assertIn(shlex.join(["--transform", *map(str, options[1:])]) if i != 3 else
                           "--transform spinquant --transform-block 16 --rotations R1,R2,R3,R4", readme)
             self.assertIn("at run time", readme)
-            self.assertIn("random-sign (seed 7) Hadamard in blocks of 32" if i == 0 else "* Transforms:", readme)
+            self.assertIn("a Hadamard matrix with random signs (seed 7) in blocks of 32" if i == 0 else "* Transforms:", readme)
             logits = [self.work / f"kind{i}-{arithmetic}.safetensors" for arithmetic in ["kernel", "simulated"]]
             for path, arithmetic in zip(logits, ["kernel", "simulated"]):
                 self.ok("logits", "-m", out, "--tokens", "1,2,3,4", "--arithmetic", arithmetic, "-o", path)
