@@ -1,6 +1,6 @@
 // A model's files, whatever their form: a Hugging Face folder (dense, or NVFP4 of compressed-tensors or
-// FP-Quant) or a .gguf. Tensors have Hugging Face names ("model.layers.0.self_attn.q_proj.weight"). Opening checks every
-// tensor against the config.
+// FP-Quant) or a .gguf. Tensors have Hugging Face names ("model.layers.0.self_attn.q_proj.weight"). Opening
+// checks every tensor against the config.
 #pragma once
 
 #include <filesystem>
