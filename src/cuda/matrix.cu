@@ -38,10 +38,10 @@ void launch_matrix(const TransformArgs& args, const Launch& launch, const Device
     const Tiles tiles = matrix_tiles(args.transform.n, args.y.rows, args.y.cols / block_elements);
     if (tiles.count() == 0) return;
     with_type(args.x.type, [&](auto element) {
+        const auto input = matrix_input_of<decltype(element)>(args.x, args.transform, device);
         with_transform_size(args.transform.n, [&](auto n) {
             launch_resident(matrix<n, decltype(element)>, tiles.count(), matrix_threads(n),
-                            matrix_shared_bytes(n, sizeof(element)), launch, device,
-                            matrix_input_of<decltype(element)>(args.x, args.transform),
+                            matrix_shared_bytes(n, sizeof(element), input.stages), launch, device, input,
                             element_output_of(args.y), tiles);
         });
     });

@@ -81,11 +81,12 @@ void launch_with_given_scales(const TransformQuantizeArgs& args, const Launch& l
     const Tiles tiles = matrix_tiles(args.transform.n, output.grid_rows, output.grid_columns);
     if (tiles.count() == 0) return;
     with_type(args.x.type, [&](auto element) {
+        const auto input = matrix_input_of<decltype(element)>(args.x, args.transform, device);
         with_transform_size(args.transform.n, [&](auto n) {
             launch_resident(matrix_quantize<n, decltype(element)>, tiles.count(), matrix_threads(n),
-                            matrix_shared_bytes(n, sizeof(element)), launch, device,
-                            matrix_input_of<decltype(element)>(args.x, args.transform), output,
-                            EncodeScales{args.quantize.encode_scale, args.quantize.scale_per_row}, tiles);
+                            matrix_shared_bytes(n, sizeof(element), input.stages), launch, device, input,
+                            output, EncodeScales{args.quantize.encode_scale, args.quantize.scale_per_row},
+                            tiles);
         });
     });
 }
@@ -95,11 +96,12 @@ void launch_with_dynamic_scales(const TransformQuantizeArgs& args, const Launch&
     const NvFp4Output output = output_of(args.quantize);
     const Tiles tiles = matrix_tiles(args.transform.n, output.grid_rows, output.grid_columns);
     with_type(args.x.type, [&](auto element) {
+        const auto input = matrix_input_of<decltype(element)>(args.x, args.transform, device);
         with_transform_size(args.transform.n, [&](auto n) {
             launch_cooperative(matrix_quantize_dynamic<n, decltype(element)>, tiles.count(),
-                               matrix_threads(n), matrix_shared_bytes(n, sizeof(element)), launch, device,
-                               matrix_input_of<decltype(element)>(args.x, args.transform), output,
-                               dynamic_scales_of(args.quantize, launch), tiles);
+                               matrix_threads(n), matrix_shared_bytes(n, sizeof(element), input.stages),
+                               launch, device, input, output, dynamic_scales_of(args.quantize, launch),
+                               tiles);
         });
     });
 }

@@ -201,8 +201,9 @@ __global__ void __launch_bounds__(threads, Group<n>::ctas)
     ptx::wait_for_previous_kernel();
     load_fragments<n>(input.matrix);
     const uint32_t inner_rows = output.rows / 16;
-    const bool short_rows = output.padded_columns < 1u << 24;  // steps in codes and scales have 32 bits
-    const uint32_t inner_groups = output.aligned && short_rows ? input.x.vector_columns / G::blocks : 0;
+    // The short way has 32 bits for steps in codes and scales and wants scale > 0.
+    const bool short_way = output.aligned && output.padded_columns < 1u << 24 && input.scale > 0.0f;
+    const uint32_t inner_groups = short_way ? input.x.vector_columns / G::blocks : 0;
     const auto is_inner = [&](const GroupWalk<n>& at) {
         return at.row_tile < inner_rows && at.group < inner_groups;
     };

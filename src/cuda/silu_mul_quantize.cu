@@ -10,8 +10,9 @@ namespace {
 template <typename T>
 struct SiluMulSource {
     static constexpr int blocks = 1;
-    static constexpr int ctas = sizeof(T) == 2 ? 3 : 2;
-    static constexpr int unrolled = 2;
+    static constexpr bool is_bf16 = std::is_same_v<T, __nv_bfloat16>;
+    static constexpr int ctas = is_bf16 ? 4 : sizeof(T) == 2 ? 3 : 2;
+    static constexpr int unrolled = is_bf16 ? 1 : 2;
     struct Cursor {
         const T *gate, *up;
     };

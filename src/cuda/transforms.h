@@ -22,13 +22,15 @@ constexpr int matrix_rows(int64_t) {
 constexpr int64_t matrix_pitch(int64_t n, size_t element_bytes) {  // of a transform's inputs
     return n * int64_t(element_bytes) + 16;  // conflict-free for 16-byte reads at every n
 }
-constexpr int matrix_stages(size_t element_bytes) {  // of inputs, as many as there is room for
-    return element_bytes == 2 ? 2 : 1;
+constexpr int64_t matrix_shared_bytes(int64_t n, size_t element_bytes, int stages) {
+    return n * n * int64_t(sizeof(float)) + matrix_threads(n) / 32 * stages * matrix_rows(n) *
+                                                (32 * block_elements / n) * matrix_pitch(n, element_bytes);
 }
-constexpr int64_t matrix_shared_bytes(int64_t n, size_t element_bytes) {
-    return n * n * int64_t(sizeof(float)) + matrix_threads(n) / 32 * matrix_stages(element_bytes) *
-                                                matrix_rows(n) * (32 * block_elements / n) *
-                                                matrix_pitch(n, element_bytes);
+// How many tiles of inputs a warp keeps: two where there is room, so that one is copied while the other is
+// worked on.
+inline int matrix_stages(int64_t n, DType x_type, const DeviceInfo& device) {
+    return matrix_shared_bytes(n, size_of(x_type), 2) * matrix_ctas(n) <= device.shared_memory_per_block ? 2
+                                                                                                         : 1;
 }
 
 inline std::string hadamard_reason(const BlockTransform& transform) {
@@ -36,7 +38,7 @@ inline std::string hadamard_reason(const BlockTransform& transform) {
 }
 
 inline std::string matrix_reason(const BlockTransform& transform, DType x_type, const DeviceInfo& device) {
-    const int64_t shared_bytes = matrix_shared_bytes(transform.n, size_of(x_type));
+    const int64_t shared_bytes = matrix_shared_bytes(transform.n, size_of(x_type), 1);
     if (transform.matrix == nullptr) return "the transform is Hadamard, not a given matrix";
     if (transform.accumulation != Accumulation::contract)
         return "its sums are in the contract's order; tensor_core is asked for";

@@ -1,8 +1,5 @@
 #include "transform/square_matrix.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -228,10 +225,10 @@ std::vector<double> random_signs(int64_t n, uint64_t seed) {
 }
 
 std::string possible_block_sizes(int64_t width) {
-    std::vector<int64_t> sizes;
+    std::string sizes;
     for (const int64_t n : divisors(width))
-        if (n >= 16 && has_hadamard_matrix(n)) sizes.push_back(n);
-    return sizes.empty() ? "none" : fmt::format("{}", fmt::join(sizes, ", "));
+        if (n >= 16 && has_hadamard_matrix(n)) sizes += (sizes.empty() ? "" : ", ") + std::to_string(n);
+    return sizes.empty() ? "none" : sizes;
 }
 
 }  // namespace halfbyte

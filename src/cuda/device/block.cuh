@@ -1,13 +1,12 @@
 // The rule of one NVFP4 block on the device: the bits of format/nvfp4_block.h without a division.
 //
-// The quotient |y|/SF is one product: with r = 1/SF rounded down, |y| * r rounded up has the code of the
-// exact quotient. SF has 4 bits and the midpoints between codes have 3, so that 1/SF and every midpoint times
-// SF are far from the rounding of their neighbours: with e the error of r in units of 2^-24/SF, 0 <= e <= 1,
-// a y that is midpoint * SF gives that midpoint (or, below 1/4, the number before it, which has the same code
-// 0), the y above it more and the y below it, where the tie would go up, less. Where y overflows or is
-// infinite the product saturates. The sign of a code is that of y = fl(v*G): a NaN made by a multiplication
-// is 0x7FFFFFFF (PTX ISA, "Floating point instructions"), so that the code of a NaN is 7. Tests try every y
-// with every SF.
+// The quotient |y|/SF is one product: |y| * r rounded up, with r = 1/SF rounded down, 0 <= 1 - r * SF <=
+// 2^-24. For a midpoint m between codes m * SF is an FP32 number of 7 bits. There the product is m (or, for m
+// = 1/4, m or the number before it, which has the same code 0); for a larger y it is above m, since the
+// neighbours of m * SF are more than 2^-24 of it apart; for a smaller y, where a tie at m would go up, it is
+// below. Where y overflows or is infinite the product saturates. The sign of a code is that of y = fl(v*G): a
+// NaN made by a multiplication is 0x7FFFFFFF (PTX ISA, "Floating point instructions"), so that the code of a
+// NaN is 7. Tests try every y with every SF.
 #pragma once
 
 #include <cstdint>

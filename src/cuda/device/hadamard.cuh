@@ -63,11 +63,14 @@ struct HadamardSource {
         for (int i = 0; i < blocks; i++) raw.block[i] = x.load_at(cursor + i * block_elements, column + i);
         return raw;
     }
-    // 1/sqrt(n) is a power of two: then fl(c * v) * G = v * (c * G), but for results so small that they have
-    // no influence on a code, as long as G is far from the ends of the range.
+    // Where 1/sqrt(n) is a power of two, c usually is one. Then fl(c * v) * G = v * (c * G), but for results
+    // so small that they have no influence on a code, as long as G is far from the ends of the range.
     static constexpr bool exact_scale = n == 16 || n == 64;
     __device__ __forceinline__ bool allows(float G) const {
-        return !exact_scale || (G >= 0x1p-90f && G <= 0x1p90f);
+        const bool power_of_two = (__float_as_uint(scale) & 0x007FFFFF) == 0;
+        if (exact_scale)
+            return power_of_two && scale >= 0x1p-20f && scale <= 1.0f && G >= 0x1p-90f && G <= 0x1p90f;
+        return scale > 0.0f;
     }
 
     __device__ __forceinline__ void make_ordinary(const Raw& raw, uint32_t column,

@@ -3,8 +3,8 @@
 //
 // A lane owns one block of 16 outputs in each of several rows; n / 16 neighbouring lanes have one transform.
 // T lies in shared memory as FP32, once for a CTA that stays for the whole matrix, and so do the inputs of a
-// warp, as they are in memory: those of its next tile are copied while it works on one. A value of T that a
-// lane reads serves a multiply-add in each row. Warps do not wait for each other.
+// warp, as they are in memory: where there is room, those of its next tile are copied while it works on one.
+// A value of T that a lane reads serves a multiply-add in each row. Warps do not wait for each other.
 #pragma once
 
 #include "cuda/device/elements_kernel.cuh"
@@ -19,6 +19,7 @@ struct MatrixInput {
     const void* matrix;      // [n, n]
     bool matrix_is_bf16;
     float scale;
+    int stages;  // 1 or 2 tiles of inputs
 };
 
 extern __shared__ float4 matrix_shared[];
@@ -165,8 +166,8 @@ template <int n, typename T, typename Finish>
 __device__ void for_each_transformed_block(const MatrixInput<T>& input, const Tiles& tiles,
                                            const Finish& finish) {
     using Inputs = WarpInputs<n, T>;
-    constexpr int rows = Inputs::rows, stages = matrix_stages(sizeof(T));
-    constexpr int stage_bytes = rows * Inputs::row_bytes;
+    constexpr int rows = Inputs::rows, stage_bytes = rows * Inputs::row_bytes;
+    const int stages = input.stages;
     uint8_t* const data = reinterpret_cast<uint8_t*>(matrix_shared + n * n / 4) +
                           int(threadIdx.x) / 32 * (stages * stage_bytes);
     const uint32_t rows_apart = matrix_threads(n) >> tiles.width_log2;
@@ -185,7 +186,10 @@ __device__ void for_each_transformed_block(const MatrixInput<T>& input, const Ti
 #pragma unroll 1
     for (uint32_t tile = blockIdx.x; tile < count; tile += gridDim.x) {
         if (stages == 2) fetch(tile + gridDim.x, stage ^ 1);
-        ptx::wait_for_copies<stages - 1>();
+        if (stages == 2)
+            ptx::wait_for_copies<1>();
+        else
+            ptx::wait_for_copies<0>();
         __syncwarp();
         const Inputs inputs{data + stage * stage_bytes};
         const uint32_t column = column_of(tile), first_row = first_row_of(tile);
@@ -216,13 +220,15 @@ __device__ void for_each_transformed_block(const MatrixInput<T>& input, const Ti
 }
 
 template <typename T>
-MatrixInput<T> matrix_input_of(const ConstMatrix& x, const BlockTransform& transform) {
+MatrixInput<T> matrix_input_of(const ConstMatrix& x, const BlockTransform& transform,
+                               const DeviceInfo& device) {
     return {blocks_of<const T>(x),
             uint32_t(x.rows),
             uint32_t(x.cols / block_elements),
             transform.matrix,
             transform.matrix_type == DType::bf16,
-            transform.scale};
+            transform.scale,
+            matrix_stages(transform.n, x.type, device)};
 }
 
 inline Tiles matrix_tiles(int64_t n, int64_t rows, int64_t columns) {
