@@ -87,9 +87,10 @@ std::map<std::string, NvFp4Linear> FpQuantConfig::take_modules(bool known_archit
                                             .block_scales = scales.bytes.data(),
                                             .weight_scale = checked_weight_scale(global),
                                             .input_scale = checked_global_scale(input)});
-        check(k % block_ == 0, ErrorKind::malformed,
-              "{}: K = {}, which hadamard_group_size {} of {} does not divide; possible: {}", label(codes), k,
-              block_, config_name, possible_block_sizes(k));
+        if (k % block_ != 0)
+            fail(ErrorKind::malformed,
+                 "{}: K = {}, which hadamard_group_size {} of {} does not divide; possible: {}", label(codes),
+                 k, block_, config_name, possible_block_sizes(k, true));
 
         const std::string_view bytes(reinterpret_cast<const char*>(matrix.bytes.data()), matrix.bytes.size());
         const bool square = matrix.shape == std::vector{block_, block_};

@@ -83,6 +83,10 @@ class HfCheckpoint final : public Checkpoint {
         if (!json_.is_object())
             fail(ErrorKind::malformed, "{}: is {}; a JSON object is needed", config_file_.string(),
                  shown(json_));
+        check(says_nothing(find(json_, "transform_config")), ErrorKind::malformed,
+              "{}: transform_config stands at the top level, where nothing reads it; it belongs in "
+              "quantization_config",
+              config_file_.string());
         std::optional<CompressedTensorsConfig> quantization;
         std::optional<FpQuantConfig> fp_quant;
         for (const char* key : {"quantization_config", "compression_config"}) {

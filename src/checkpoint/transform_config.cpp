@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -32,11 +33,46 @@ void need_object(const Json& json, const std::string& where) {
     if (!json.is_object()) fail(ErrorKind::malformed, "{}: is {}; an object is needed", where, shown(json));
 }
 
-// For messages: a width can have hundreds of divisors.
-std::string block_sizes(int64_t width) {
-    std::string text = possible_block_sizes(width);
-    if (text.size() > 200) text.replace(200, text.npos, "...");
+// The order of a forward pass, so that a message that names one of many modules names the first.
+std::tuple<int, int64_t, int> layer_order(std::string_view module) {
+    constexpr std::string_view layers = ".layers.";
+    constexpr std::string_view leaves[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                           "gate_proj", "up_proj", "down_proj"};
+    const size_t found = module.find(layers);
+    if (found == module.npos) return {class_of_module(module) == "Embedding" ? 0 : 2, 0, 0};
+    const std::string_view rest = module.substr(found + layers.size());
+    int64_t number = 0;
+    std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    const auto leaf = std::find_if(std::begin(leaves), std::end(leaves),
+                                   [&](std::string_view name) { return module.ends_with(name); });
+    return {1, number, int(leaf - std::begin(leaves))};
+}
+
+// "Linear (7, first \"model.layers.0.self_attn.q_proj\") and Embedding (1, ...)" of the modules of these
+// kinds.
+std::string modules_text(const std::map<std::string, TransformModule>& modules,
+                         std::initializer_list<Kind> kinds) {
+    std::string text;
+    for (const Kind kind : kinds) {
+        int64_t count = 0;
+        const std::string* first = nullptr;
+        for (const auto& [name, module] : modules) {
+            if (module.kind != kind) continue;
+            count++;
+            if (first == nullptr || layer_order(name) < layer_order(*first)) first = &name;
+        }
+        text += fmt::format("{}{} ({})", text.empty() ? "" : " and ", class_of(kind),
+                            first == nullptr ? "none" : fmt::format("{}, first {}", count, quote(*first)));
+    }
     return text;
+}
+
+// "a", "b", "c" and 4 more
+std::string first_of(const std::vector<std::string>& texts) {
+    std::string text;
+    for (size_t i = 0; i < std::min<size_t>(texts.size(), 3); i++)
+        text += (i == 0 ? "" : ", ") + quote(texts[i]);
+    return texts.size() > 3 ? fmt::format("{} and {} more", text, texts.size() - 3) : text;
 }
 
 // What one rounding to the type changes a number by, relative to it.
@@ -107,11 +143,12 @@ Normalisation normalisation_of(const TensorView& tensor, const SquareMatrix& M) 
         std::all_of(M.values.begin(), M.values.end(), [](double value) { return std::fabs(value) == 1; });
     const float c = signs ? float(1 / std::sqrt(double(M.n))) : 1.0f;
     const double error = orthogonality_error(M, double(c));
-    // Signs: M M^T is exact, and c^2 n is 1 but for the rounding of c, twice. Rows of norm 1, each entry
-    // rounded by at most u of itself: a product of two of them changes by at most 2u + u^2 (Cauchy and
-    // Schwarz), and its sum of n terms in FP64 by n 2^-53.
+    // Signs: M M^T is exact, and c^2 n is 1 but for the rounding of c, twice. Rows of norm 1: an entry that
+    // was computed in the type has two roundings, of sqrt(n) and of the quotient, so it is (1 + d) times the
+    // true one with |d| <= 2u + u^2. A product of two rows then changes by at most (1 + |d|)^2 - 1 (Cauchy
+    // and Schwarz), which is (1 + u)^4 - 1, and its sum of n terms in FP64 by n 2^-52.
     const double u = unit_roundoff(tensor.dtype);
-    const double bound = signs ? 0x1p-22 : 2 * u + u * u + double(M.n) * 0x1p-52;
+    const double bound = signs ? 0x1p-22 : u * (4 + u * (6 + u * (4 + u))) + double(M.n) * 0x1p-52;
     if (!(error <= bound)) {
         double norm = 0;
         for (int64_t j = 0; j < M.n; j++) norm += M.at(0, j) * M.at(0, j);
@@ -167,6 +204,8 @@ void TransformConfig::add_scheme(const std::string& name, const Json& json) {
                           scheme.where);
     check(!name.empty() && name.find('.') == name.npos, ErrorKind::malformed,
           "{}: a name without a dot is needed: it is part of the names of tensors", scheme.where);
+    check(find(json, "type") != nullptr, ErrorKind::malformed,
+          "{}: needs type, one of hadamard, random-hadamard, random-matrix", scheme.where);
     scheme.type = text_at(json, "type", "", scheme.where);
     check(scheme.type == "hadamard" || scheme.type == "random-hadamard" || scheme.type == "random-matrix",
           ErrorKind::unsupported,
@@ -191,13 +230,15 @@ void TransformConfig::add_scheme(const std::string& name, const Json& json) {
           quote(precision), fmt::join(precisions, ", torch."));
 
     const Json* apply = find(json, "apply");
-    check(apply == nullptr || apply->is_array(), ErrorKind::malformed, "{}: apply is {}; a list is needed",
-          scheme.where, apply == nullptr ? "" : shown(*apply));
+    check(apply != nullptr, ErrorKind::malformed, "{}: needs apply, a list of targets and locations",
+          scheme.where);
+    if (!apply->is_array())
+        fail(ErrorKind::malformed, "{}: apply is {}; a list is needed", scheme.where, shown(*apply));
     constexpr size_t limit = 128;  // each is tried on every module
-    entries_ += apply == nullptr ? 0 : apply->size();
+    entries_ += apply->size();
     check(entries_ <= limit, ErrorKind::unsupported, "{}: more than {} entries of apply", scheme.where,
           limit);
-    for (size_t i = 0; apply != nullptr && i < apply->size(); i++) {
+    for (size_t i = 0; i < apply->size(); i++) {
         const Json& given = (*apply)[i];
         Entry entry;
         entry.where = fmt::format("{}: apply[{}]", scheme.where, i);
@@ -458,23 +499,30 @@ Transforms TransformConfig::read(const std::map<std::string, TransformModule>& m
     Reader reader{*this, matrices, {}, {}, {}, {}};
     for (const Scheme& scheme : schemes_) {
         std::set<std::string> tensors;
+        if (scheme.entries.empty())
+            warnings.push_back(scheme.where + ": apply is empty, so that nothing is transformed");
         for (const Entry& entry : scheme.entries) {
             const Location& location = *entry.location;
             Patterns targets = entry.targets, ignore = entry.ignore;
-            int64_t matched = 0;
+            int64_t targeted = 0, matched = 0;
             for (const auto& [name, module] : modules) {
-                if (location.attention != (module.kind == Kind::attention)) continue;
                 const std::string_view class_name = class_of(module.kind);
-                if (!targets.match(name, class_name) || ignore.match(name, class_name)) continue;
+                const bool ignored = ignore.match(name, class_name);
+                if (location.attention != (module.kind == Kind::attention)) continue;
+                if (!targets.match(name, class_name)) continue;
+                targeted++;
+                if (ignored) continue;
                 matched++;
                 check(module.kind != Kind::embedding || location.name != "input", ErrorKind::unsupported,
                       "{}: {} is an embedding, whose input are ids; they cannot be transformed", entry.where,
                       quote(name));
                 const int64_t width = location.input ? module.in : module.out,
                               n = scheme.block.value_or(width);
-                check(n > 0 && width % n == 0, ErrorKind::malformed,
-                      "{}: blocks of {} do not divide the {} of {} at {}; possible: {}", entry.where, n,
-                      width, quote(name), location.name, block_sizes(width));
+                if (n <= 0 || width % n != 0)
+                    fail(ErrorKind::malformed,
+                         "{}: blocks of {} do not divide the {} of {} at {}; possible: {}", entry.where, n,
+                         width, quote(name), location.name,
+                         possible_block_sizes(width, scheme.type != "random-matrix"));
                 if (!location.online) continue;
                 const std::string tensor = fmt::format("{}.{}_{}", name, scheme.name, location.name);
                 check(tensors.insert(tensor).second, ErrorKind::unsupported,
@@ -482,20 +530,32 @@ Transforms TransformConfig::read(const std::map<std::string, TransformModule>& m
                 reader.uses.push_back({&scheme, &entry, name, tensor, n});
             }
             const std::vector<std::string> unmatched = targets.unmatched();
-            for (size_t i = 0; i < unmatched.size(); i++) {
-                const std::string& text = unmatched[i];
+            for (const std::string& text : unmatched) {
                 const std::string* other = module_of_other_kind(modules, text, entry);
                 check(other == nullptr, ErrorKind::unsupported,
                       "{}: the target {} means {}, which has no {}; {} have", entry.where, quote(text),
                       other == nullptr ? "" : quote(*other), location.name,
                       location.attention ? "attentions (\"re:.*self_attn$\")" : "linear layers");
-                if (i < 3)
-                    warnings.push_back(fmt::format("{}: the target {} of {} matches no module{}",
-                                                   scheme.where, quote(text), location.name,
-                                                   i == 2 && unmatched.size() > 3
-                                                       ? fmt::format(", nor do {} more", unmatched.size() - 3)
-                                                       : ""));
             }
+            const std::string given = unmatched.empty()
+                                          ? std::string("targets are empty")
+                                          : fmt::format("targets match no module: {}", first_of(unmatched));
+            if (targeted == 0 && location.online)
+                fail(ErrorKind::malformed,
+                     "{}: {} is to be done at run time, but its {}. Modules that can be named, by class or "
+                     "name: {}",
+                     entry.where, location.name, given,
+                     location.attention ? modules_text(modules, {Kind::attention})
+                     : location.input   ? modules_text(modules, {Kind::linear})
+                                        : modules_text(modules, {Kind::linear, Kind::embedding}));
+            if (targeted == 0 || !unmatched.empty())
+                warnings.push_back(fmt::format("{}: of {}, {}", entry.where, location.name, given));
+            if (targeted > 0 && matched == 0)
+                warnings.push_back(fmt::format("{}: {} of nothing, since ignore has every module of targets",
+                                               entry.where, location.name));
+            if (const auto unused = ignore.unmatched(); !unused.empty())
+                warnings.push_back(
+                    fmt::format("{}: ignore matches no module: {}", entry.where, first_of(unused)));
             if (!location.online && matched > 0)
                 result.folded.push_back(fmt::format("{} {}{} ({}{}): {} module{}", scheme.name, location.name,
                                                     entry.inverse ? "^-1" : "", scheme.type,
@@ -503,6 +563,9 @@ Transforms TransformConfig::read(const std::map<std::string, TransformModule>& m
                                                     matched, matched == 1 ? "" : "s"));
         }
     }
+    std::stable_sort(reader.uses.begin(), reader.uses.end(), [](const auto& a, const auto& b) {
+        return layer_order(a.module) < layer_order(b.module);
+    });
     reader.collect_tensors();
     for (const Reader::Use& use : reader.uses) {
         const std::string_view location = use.entry->location->name;

@@ -44,7 +44,8 @@ class TransformConfig {
     // The transforms of all modules; `matrices` is what take_tensors gave. Error (malformed) that names
     // module and tensor: a block that does not divide, a matrix that is missing, not square, not finite,
     // singular where its inverse is needed, no Hadamard matrix where the scheme says so, or of a module that
-    // has no transform. Warnings: targets that match nothing.
+    // has no transform; and a transform at run time whose targets match no module. Warnings: single targets
+    // and ignore patterns that match nothing, folded transforms of nothing, an empty apply.
     Transforms read(const std::map<std::string, TransformModule>& modules,
                     const std::map<std::string, TensorView>& matrices,
                     std::vector<std::string>& warnings) const;

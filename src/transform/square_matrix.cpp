@@ -224,11 +224,17 @@ std::vector<double> random_signs(int64_t n, uint64_t seed) {
     return signs;
 }
 
-std::string possible_block_sizes(int64_t width) {
-    std::string sizes;
-    for (const int64_t n : divisors(width))
-        if (n >= 16 && has_hadamard_matrix(n)) sizes += (sizes.empty() ? "" : ", ") + std::to_string(n);
-    return sizes.empty() ? "none" : sizes;
+std::string possible_block_sizes(int64_t width, bool hadamard) {
+    constexpr size_t most = 24, last = 8;
+    std::vector<int64_t> sizes = divisors(width);
+    std::erase_if(sizes, [&](int64_t n) { return n < 2 || (hadamard && !has_hadamard_matrix(n)); });
+    std::string text;
+    for (size_t i = 0; i < sizes.size(); i++) {
+        const bool left_out = sizes.size() > most && i >= most - last && i < sizes.size() - last;
+        if (left_out && i > most - last) continue;
+        text += (i == 0 ? "" : ", ") + (left_out ? "..." : std::to_string(sizes[i]));
+    }
+    return sizes.empty() ? "none" : text;
 }
 
 }  // namespace halfbyte

@@ -43,8 +43,8 @@ bool has_hadamard_matrix(int64_t n);  // without making it
 // set: -1. Source: Steele, Lea and Flood, OOPSLA 2014.
 std::vector<double> random_signs(int64_t n, uint64_t seed);
 
-// "16, 32, 64": the n >= 16 that divide `width` and that have a Hadamard matrix, for messages; "none" if
-// there is none.
-std::string possible_block_sizes(int64_t width);
+// For messages: "2, 4, 8, 16", the n >= 2 that divide `width`, for a Hadamard transform those that have a
+// matrix; the first and the last of more than 24 of them; "none" if there is none.
+std::string possible_block_sizes(int64_t width, bool hadamard);
 
 }  // namespace halfbyte

@@ -7,6 +7,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/tiny_model.h"
+#include "checkpoint/transform_config.h"
 #include "core/float16.h"
 #include "transform/hadamard.h"
 #include "transform/square_matrix.h"
@@ -333,14 +334,29 @@ TEST(Transforms, EveryFormOfTheSchema) {
     opens([](Json& v) { v["apply"][0]["targets"] = "Linear", v["apply"][0]["ignore"] = "lm_head"; });
     opens([](Json& v) { v["apply"][0].erase("ignore"), v["apply"][0]["inverse"] = nullptr; });
     opens([](Json& v) { v["apply"][0]["targets"] = {"re:.*_proj", "re:model.layers"}; });
-    const auto warned = opens(
-        [](Json& v) {
-            v["apply"][0]["targets"] = {"re:.*_proj$", "re:.*nothing", "a.b", "c", "d", "LlamaMLP"};
-        },
-        3);
-    EXPECT_NE(warned->warnings()[0].find("the target \"LlamaMLP\" of input matches no module"),
-              std::string::npos);
-    EXPECT_NE(warned->warnings()[2].find("nor do 2 more"), std::string::npos);
+    const auto warned = [&](std::string_view text, const std::function<void(Json&)>& change) {
+        const auto file = opens(change, 1);
+        EXPECT_NE(file->warnings()[0].find("scheme \"v\": apply["), std::string::npos);
+        EXPECT_NE(file->warnings()[0].find(text), std::string::npos) << file->warnings()[0];
+    };
+    warned("apply[0]: of input, targets match no module: \"LlamaMLP\", \"a.b\", \"c\" and 2 more",
+           [](Json& v) {
+               v["apply"][0]["targets"] = {"re:.*_proj$", "re:.*nothing", "a.b", "c", "d", "LlamaMLP"};
+           });
+    // What was folded into the weights is left alone whatever its targets say.
+    warned("apply[1]: of weight_input, targets match no module: \"x\"",
+           [](Json& v) { v["apply"][1]["targets"] = "x"; });
+    warned("apply[1]: of weight_input, targets are empty",
+           [](Json& v) { v["apply"][1]["targets"] = Json::array(); });
+    warned("apply[0]: ignore matches no module: \"re:head$\"",
+           [](Json& v) { v["apply"][0]["ignore"] = {"lm_head", "re:head$", "model.embed_tokens"}; });
+    warned("apply[2]: input of nothing, since ignore has every module of targets",
+           [](Json& v) { v["apply"].push_back(apply("input", false, {q_proj}, "Linear")); });
+    Json empty = quip();
+    empty["w"] = scheme("hadamard", 16, Json::array());
+    const auto file = opened(rotated(empty));
+    ASSERT_EQ(file->warnings().size(), 1u);
+    EXPECT_NE(file->warnings()[0].find("scheme \"w\": apply is empty"), std::string::npos);
     TinyModel model = rotated(Json::object());
     EXPECT_TRUE(opened(model)->transforms().linear.empty());
 }
@@ -357,7 +373,12 @@ TEST(Transforms, RefusesWhatItDoesNotKnow) {
     wrong({"the field \"learnable\" is not known"}, [](Json& v) { v["learnable"] = true; });
     wrong({"apply[1]: the field \"dim\" is not known"}, [](Json& v) { v["apply"][1]["dim"] = 3; });
     wrong({"the type \"fourier\" is not supported", "random-matrix"}, [](Json& v) { v["type"] = "fourier"; });
-    wrong({"the type \"\""}, [](Json& v) { v.erase("type"); });
+    wrong({"the type \"\" is not supported"}, [](Json& v) { v["type"] = ""; });
+    const char* types = "needs type, one of hadamard, random-hadamard, random-matrix";
+    wrong({types}, [](Json& v) { v.erase("type"); }, ErrorKind::malformed);
+    wrong({types}, [](Json& v) { v["type"] = nullptr; }, ErrorKind::malformed);
+    wrong({"needs apply, a list"}, [](Json& v) { v.erase("apply"); }, ErrorKind::malformed);
+    wrong({"needs apply, a list"}, [](Json& v) { v["apply"] = nullptr; }, ErrorKind::malformed);
     wrong({"the location \"v_cache\" is not known", "k_cache"},
           [](Json& v) { v["apply"][0]["location"] = "v_cache"; });
     wrong({"the precision \"torch.int8\""}, [](Json& v) { v["precision"] = "torch.int8"; });
@@ -399,16 +420,51 @@ TEST(Transforms, RefusesWhatItDoesNotKnow) {
     refused(model, {"config_groups: is 3; an object"});
     config = {{"config_groups", {{"a.b", Json::object()}}}};
     refused(model, {"a name without a dot"});
+
+    for (TinyModel stray : {TinyModel::dense(), TinyModel::quantised(Scheme::nvfp4)}) {
+        stray.config["transform_config"] = Json::object();
+        opened(stray);
+        stray.config["transform_config"] = {{"config_groups", quip()}};
+        refused(stray,
+                {"config.json: transform_config stands at the top level", "belongs in quantization_config"});
+    }
+}
+
+// A transform that belongs to the numbers is applied or the file is refused; it is never left out.
+TEST(Transforms, RefusesOnlineOnesOfNoModule) {
+    const std::string linear = "Linear (8, first \"" + q_proj + "\")",
+                      embedding = "Embedding (1, first \"model.embed_tokens\")",
+                      attentions = "LlamaAttention (1, first \"" + attention + "\")";
+    for (const auto& [location, there] : {std::pair<const char*, std::string>("input", ": " + linear),
+                                          {"output", linear + " and " + embedding},
+                                          {"q_attn", ": " + attentions},
+                                          {"k_cache", ": " + attentions}}) {
+        const auto wrong = [&, location = location, there = there](Json targets, const std::string& given) {
+            Json groups = quip();
+            groups["w"] = scheme("hadamard", 8, {apply(location, false, std::move(targets))});
+            refused(rotated(groups),
+                    {"config.json: transform_config: scheme \"w\": apply[0]: " + std::string(location) +
+                         " is to be done at run time, but its targets " + given,
+                     there});
+        };
+        wrong({"re:.*mlp.w1$"}, "match no module: \"re:.*mlp.w1$\".");
+        wrong("model.layers.7.self_attn.q_proj", "match no module: \"model.layers.7.self_attn.q_proj\".");
+        wrong({"a", "b", "c", "LlamaMLP", "e"}, "match no module: \"LlamaMLP\", \"a\", \"b\" and 2 more.");
+        wrong(Json::array(), "are empty.");
+    }
 }
 
 TEST(Transforms, RefusesBlocksThatDoNotDivide) {
     refused(rotated(quip("hadamard", 32)),
-            {"blocks of 32 do not divide the 48 of \"" + down_proj + "\" at input", "possible: 16, 24, 48"});
+            {"blocks of 32 do not divide the 48 of \"" + down_proj + "\" at input",
+             "possible: 2, 4, 8, 12, 16, 24, 48"});
+    refused(rotated(quip("random-matrix", 32)),
+            {"blocks of 32 do not divide the 48", "possible: 2, 3, 4, 6, 8, 12, 16, 24, 48"});
     // Folded ones as well.
     refused(rotated({{"R", scheme("hadamard", 64, {apply("weight_output", false, {q_proj})})}}),
             {"blocks of 64 do not divide the 32 of \"" + q_proj + "\" at weight_output"});
     refused(rotated({{"R3", scheme("hadamard", 16, {apply("k_cache", false, "re:.*self_attn$")})}}),
-            {"blocks of 16 do not divide the 8 of \"" + attention + "\" at k_cache"});
+            {"blocks of 16 do not divide the 8 of \"" + attention + "\" at k_cache; possible: 2, 4, 8"});
 }
 
 TEST(Transforms, RefusesWrongMatrices) {
@@ -442,16 +498,18 @@ TEST(Transforms, RefusesWrongMatrices) {
     bad = scaled(M, 0.25);
     bad[3] += 1e-6;
     wrong({"is not orthogonal"}, f64(bad));
-    wrong({"is not orthogonal", "at most 1.19e-07"}, rounded(scaled(M, 0.25 * (1 + 1e-6)), DType::f32));
+    wrong({"is not orthogonal", "at most 2.38e-07"}, rounded(scaled(M, 0.25 * (1 + 1e-6)), DType::f32));
     EXPECT_NO_THROW({  // what BF16 rounds is no fault
         TinyModel model = rotated(quip("random-hadamard", 8));
         model.tensors[name] = rounded(scaled(signed_matrix(8, 3), std::sqrt(0.125)), DType::bf16);
         opened(model);
     });
 
-    // Missing, stray, singular, perm.
-    refused(rotated(quip("random-hadamard")), {"\"" + down_proj + "\" needs the matrix \"" + down_proj +
+    // Missing, stray, singular, perm. Of many modules the first in the order of the layer is named.
+    refused(rotated(quip("random-hadamard")), {"\"" + q_proj + "\" needs the matrix \"" + q_proj +
                                                ".v_input.weight\" [16, 16], and no module of this scheme"});
+    refused(rotated({{"v", scheme("random-hadamard", 16, {apply("input", false, {"Linear"})})}}),
+            {"\"" + q_proj + "\" needs the matrix"});
     refused(rotated({{"v", scheme("hadamard", 48, {apply("input", false, {down_proj})})}}),
             {"only a hadamard of a power of two"});
     TinyModel model = rotated(quip());
@@ -498,6 +556,36 @@ TEST(Transforms, RefusesWrongMatrices) {
                                   {apply("input", false, {q_proj}), apply("output", true, {q_proj})})}});
     model.tensors[name] = f64(std::vector<double>(256, 1.0));
     refused(model, {quoted, "is singular; v output of \"" + q_proj + "\" needs its inverse"});
+}
+
+// Entries computed in the type of the file: sqrt(n) is rounded, and the quotient again. 2u would not do.
+TEST(Transforms, NormalisedMatricesMayHaveTwoRoundingsPerEntry) {
+    const auto normalised = [](int64_t n, auto quotient, DType type) {
+        std::vector<double> M = hadamard_matrix(n)->values;
+        for (double& value : M) value = quotient(value);
+        const auto tensor = rounded(M, type);
+        const TensorView view = {
+            .name = "M",
+            .dtype = type,
+            .shape = {n, n},
+            .bytes = {reinterpret_cast<const uint8_t*>(tensor.bytes.data()), tensor.bytes.size()},
+            .file = nullptr};
+        return normalisation_of(view, {n, M});
+    };
+    for (const int64_t n : {28, 72, 112}) {
+        const float root = std::sqrt(float(n));
+        const auto found =
+            normalised(n, [&](double value) { return double(float(value) / root); }, DType::f32);
+        EXPECT_EQ(found.c, 1.0f);
+        EXPECT_GT(found.orthogonality_error, 2 * 0x1p-24 + double(n + 1) * 0x1p-52) << n;
+        const auto half_root = round_to<Float16>(root);
+        normalised(
+            n,
+            [&](double value) {
+                return double(to_float(round_to<Float16>(float(value) / to_float(half_root))));
+            },
+            DType::f16);
+    }
 }
 
 TEST(Transforms, NumbersOfTheConfigAloneTakeNoMemory) {
@@ -591,7 +679,7 @@ TEST(FpQuant, RefusesWhatIsWrong) {
     config("store_master_weights is true", "store_master_weights", true);
     config("needs hadamard_group_size", "hadamard_group_size", nullptr, ErrorKind::malformed);
     config("hadamard_group_size is 0", "hadamard_group_size", 0, ErrorKind::malformed);
-    config("hadamard_group_size 32 of config.json does not divide; possible: 16, 24, 48",
+    config("hadamard_group_size 32 of config.json does not divide; possible: 2, 4, 8, 12, 16, 24, 48",
            "hadamard_group_size", 32, ErrorKind::malformed);
     config("the matrix of a transform of blocks of 8", "hadamard_group_size", 8, ErrorKind::malformed);
     config("is quantised, but modules_to_not_convert of config.json has \"q_proj\"", "modules_to_not_convert",

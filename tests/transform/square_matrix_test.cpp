@@ -243,13 +243,24 @@ TEST(OrthogonalityError, OfWhatIsNotFiniteIsNotANumberOrInfinite) {
 }
 
 TEST(PossibleBlockSizes, AreThoseThatDivideAndExist) {
-    EXPECT_EQ(possible_block_sizes(80), "16, 20, 40, 80");
-    EXPECT_EQ(possible_block_sizes(464), "16, 464");
-    EXPECT_EQ(possible_block_sizes(704), "16, 32, 44, 64, 88, 176, 352, 704");
-    EXPECT_EQ(possible_block_sizes(576), "16, 24, 32, 36, 48, 64, 72, 96, 144, 192, 288, 576");
-    EXPECT_EQ(possible_block_sizes(1000), "20, 40, 200, 500, 1000");
-    EXPECT_EQ(possible_block_sizes(8), "none");
-    EXPECT_EQ(possible_block_sizes(17), "none");
+    EXPECT_EQ(possible_block_sizes(80, true), "2, 4, 8, 16, 20, 40, 80");
+    EXPECT_EQ(possible_block_sizes(464, true), "2, 4, 8, 16, 464");
+    EXPECT_EQ(possible_block_sizes(704, true), "2, 4, 8, 16, 32, 44, 64, 88, 176, 352, 704");
+    EXPECT_EQ(possible_block_sizes(1000, true), "2, 4, 8, 20, 40, 200, 500, 1000");
+    EXPECT_EQ(possible_block_sizes(8, true), "2, 4, 8");
+    EXPECT_EQ(possible_block_sizes(17, true), "none");
+    EXPECT_EQ(possible_block_sizes(1, true), "none");
+    EXPECT_EQ(possible_block_sizes(80, false), "2, 4, 5, 8, 10, 16, 20, 40, 80");
+    EXPECT_EQ(possible_block_sizes(17, false), "17");
+    EXPECT_EQ(possible_block_sizes(1, false), "none");
+}
+
+TEST(PossibleBlockSizes, AreShortenedInTheMiddle) {
+    // 24 sizes are told, of the 25 of 2^25 the first 16 and the last 8.
+    EXPECT_EQ(possible_block_sizes(1 << 24, true).find("..."), std::string::npos);
+    EXPECT_EQ(possible_block_sizes(1 << 25, true),
+              "2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, ..., 262144, "
+              "524288, 1048576, 2097152, 4194304, 8388608, 16777216, 33554432");
 }
 
 }  // namespace halfbyte
