@@ -60,7 +60,7 @@ int run(Options options) {
     check_utf8(options.prompt, "--prompt");
     if (options.system) check_utf8(*options.system, "--system");
     if (options.date) check_utf8(*options.date, "--date");
-    const auto source = checkpoint::open_checkpoint(options.model);
+    const auto source = open_model(options.common, options.model);
     const model::Tokenizer tokenizer = load_tokenizer(*source);
     const Prompt prompt = make_prompt(options, *source, tokenizer);
     const int64_t room = source->config().max_positions - int64_t(prompt.tokens.size());

@@ -7,6 +7,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "cli/command.h"
+#include "cli/model_files.h"
 #include "format/e4m3.h"
 
 namespace halfbyte::cli {
@@ -162,7 +163,7 @@ Json transforms_json(const checkpoint::Transforms& transforms) {
 }
 
 int run(const Options& options) {
-    const auto file = checkpoint::open_checkpoint(options.path);
+    const auto file = open_model(options.common, options.path);
     std::vector<TensorRow> rows;
     std::map<std::string, int64_t> formats;
     int64_t parameters = 0;
@@ -179,7 +180,6 @@ int run(const Options& options) {
     const double bits = parameters == 0 ? 0 : 8.0 * double(file->weight_bytes()) / double(parameters);
     const ScaleStatistics scales = scale_statistics(*file);
     const auto weight_files = file->weight_files();
-    for (const std::string& warning : file->warnings()) warn(options.common, warning);
     file->check_unchanged();
 
     if (options.common.json()) {

@@ -44,7 +44,7 @@ int run(const Options& options) {
     OutputFile::check_place(options.output, options.force);
     settle_leftovers(options.common, options.output, options.force);
     const std::vector<int32_t> tokens = parse_tokens(options.tokens);
-    const auto source = checkpoint::open_checkpoint(options.model);
+    const auto source = open_model(options.common, options.model);
     std::error_code ignored;
     const std::filesystem::path output_path = options.output, &model_path = source->path();
     check(!std::filesystem::exists(output_path, ignored) ||

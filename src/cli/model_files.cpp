@@ -7,6 +7,12 @@
 
 namespace halfbyte::cli {
 
+std::unique_ptr<checkpoint::Checkpoint> open_model(const CommonOptions& options, const std::string& path) {
+    auto source = checkpoint::open_checkpoint(path);
+    for (const std::string& warning : source->warnings()) warn(options, warning);
+    return source;
+}
+
 model::Tokenizer load_tokenizer(const checkpoint::Checkpoint& source) {
     const checkpoint::CompanionFiles& files = source.companions();
     check(!files.tokenizer.empty(), ErrorKind::unsupported, "{}", files.tokenizer_problem);

@@ -1,14 +1,19 @@
 // A model given on the command line: its text side, and what can be asked of it.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "checkpoint/checkpoint.h"
+#include "cli/console.h"
 #include "model/chat.h"
 #include "model/tokenizer.h"
 
 namespace halfbyte::cli {
+
+// A model that is going to be run, converted or shown: its files' warnings go to stderr, unless --quiet.
+std::unique_ptr<checkpoint::Checkpoint> open_model(const CommonOptions& options, const std::string& path);
 
 // Error (unsupported) with the reason if the checkpoint has none that can be used.
 model::Tokenizer load_tokenizer(const checkpoint::Checkpoint& source);

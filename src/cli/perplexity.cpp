@@ -63,7 +63,7 @@ bool is_asked(const Options& options, const Way& way) {
 }
 
 Entry open_entry(const Options& options, const std::string& path) {
-    Entry entry = {path, checkpoint::open_checkpoint(path), {}};
+    Entry entry = {path, open_model(options.common, path), {}};
     for (const Way& way : ways) {
         if (way.quantized != entry.file->scheme().has_value() || !is_asked(options, way)) continue;
         if (way.arithmetic == model::Arithmetic::unit_scale) check_unit_scale(*entry.file, path);

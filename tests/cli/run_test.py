@@ -8,7 +8,7 @@ import unittest
 import support
 from support import (BOS, CONTEXT, DATA, END_OF_TEXT, FAILURE, IM_END, IM_START, LLMC, MALFORMED, MODULES, UNSUPPORTED,
                      USAGE, VOCAB, TestCase, TinyModel, halfbyte, read_safetensors, tiny_tokenizer, to_bytes, to_floats,
-                     write_text)
+                     write_safetensors, write_text)
 
 
 class Models(TestCase):
@@ -80,7 +80,7 @@ class Inspect(Models):
         config["quantization_config"]["transform_config"] = {"config_groups": {
             "v": scheme(16, ("input", False, ["Linear"]), ("weight_input", True, ["Linear"])),
             "u": scheme(32, ("output", True, ["re:.*q_proj$"])),
-            "R3": scheme(8, ("q_attn", False, ["re:.*self_attn$"]), ("k_cache", False, ["re:.*self_attn$"]), ("output", False, ["re:no"]))}}
+            "R3": scheme(8, ("q_attn", False, ["re:.*self_attn$"]), ("k_cache", False, ["re:.*self_attn$"]), ("weight_output", False, ["re:no"]))}}
         (folder / "config.json").write_text(json.dumps(config))
         linear, q = "input v (hadamard 16)", "input v (hadamard 16); output u^-1 (hadamard 32)"
         result = self.ok("inspect", folder)
@@ -89,7 +89,8 @@ class Inspect(Models):
         self.assertEqual(result.out.count(linear + ": "), 1)
         self.assertIn("\ntransform matrices: 3, largest |c^2 M M^T - 1| ", result.out)
         self.assertIn("\nfolded into the weights: v weight_input^-1 (hadamard 16): 14 modules\n", result.out)
-        self.assertIn('target "re:no" of output matches no module', result.err)
+        self.assertIn('warning: ' + str(folder), result.err)
+        self.assertIn('of weight_output, targets match no module: "re:no"', result.err)
         self.assertIn(f"\nmodel.layers.1.self_attn.q_proj: {q}\n", self.ok("inspect", folder, "--tensors").out)
         value = self.json("inspect", folder)["transforms"]
         self.assertEqual({layer["module"]: layer["transforms"] for layer in value["layers"]}["model.layers.0.mlp.up_proj"], linear)
@@ -104,6 +105,38 @@ class Inspect(Models):
         self.assertEqual(hashes[0], hashes[1])
         self.assertNotEqual(hashes[0], hashes[2])
         self.refused(USAGE, [folder, "quantised already"], "quantize", "-m", folder, "-o", self.work / "never", "--scheme", "NVFP4A16")
+
+
+class Warnings(Models):
+    """What is wrong in the files of a model that is run is told by every command that runs it."""
+
+    def test_of_fp_quant(self):
+        # A file by the description in docs/formats.md: the tensors of an export under FP-Quant's names, with the matrix 1.
+        folder = self.work / "quest"
+        shutil.copytree(self.a4, folder)
+        tensors, metadata = read_safetensors(folder / "model.safetensors")
+        names = {".weight_packed": ".qweight", ".weight_scale": ".scales", ".input_global_scale": ".act_global_scale"}
+        stored = {}
+        for name, (dtype, shape, raw) in tensors.items():
+            module, leaf = name.rsplit(".", 1)
+            new = module + names.get("." + leaf, "." + leaf)
+            stored[new] = ("U8" if new.endswith(".scales") else dtype, shape, raw)
+            if leaf == "weight_packed":
+                identity = [float(i == j) for i in range(16) for j in range(16)]
+                stored[module + ".forward_hadamard_matrix"] = ("BF16", [16, 16], to_bytes(identity, "BF16"))
+        write_safetensors(folder / "model.safetensors", stored, metadata)
+        config = json.loads((folder / "config.json").read_text())
+        config["quantization_config"] = {"quant_method": "fp_quant", "forward_dtype": "nvfp4", "forward_method": "quest",
+                                         "hadamard_group_size": 16}
+        (folder / "config.json").write_text(json.dumps(config))
+        evaluation = ["-f", self.text, "--windows", "1", "--window-size", "8"]
+        for command in [["inspect", folder], ["logits", "-m", folder, "--tokens", "1,2", "-o", self.work / "quest.safetensors", "--force"],
+                        ["generate", "-m", folder, "-p", "a", "-n", "2"], ["perplexity", "-m", folder, *evaluation],
+                        ["perplexity", "--compare", self.a4, folder, *evaluation]]:
+            with self.subTest(command=command):
+                told = self.ok(*command)
+                self.assertEqual(told.err.count(f"halfbyte: warning: {folder}/config.json: forward_method is quest"), 1, told)
+                self.assertNotIn("warning", self.ok(*command, "--quiet").err)
 
 
 class Tokenize(TestCase):
