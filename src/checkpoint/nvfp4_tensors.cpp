@@ -89,9 +89,7 @@ EncodeScale checked_global_scale(const TensorView& tensor) {
 
 EncodeScale checked_weight_scale(const TensorView& tensor) {
     const EncodeScale scale = checked_global_scale(tensor);
-    // 2688 divided by the largest weight: 1/64 would mean a weight of 172,032. The decode scale of a
-    // largest weight up to 42 lies below it, so one that was stored in its place is seen.
-    check(scale.word() >= 0x1p-6f, ErrorKind::malformed,
+    check(scale.word() >= least_weight_scale, ErrorKind::malformed,
           "{}: {} would mean a largest weight of {}; looks like a ModelOpt decode scale (a multiplier), of "
           "which "
           "the reciprocal is needed",

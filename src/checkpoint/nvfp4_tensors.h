@@ -24,7 +24,10 @@ std::pair<int64_t, int64_t> checked_shape(const TensorView& codes, const TensorV
                                           DType scale_type);
 // One number, finite and positive with its reciprocal.
 EncodeScale checked_global_scale(const TensorView& tensor);
-// The same of a weight, whose reciprocal is not stored in its place.
+// 2688 divided by the largest weight: 1/64 would mean a weight of 172,032. The decode scale of a largest
+// weight up to 42 lies below it, so one that was stored in its place is seen.
+inline constexpr float least_weight_scale = 0x1p-6f;
+// The same of a weight, at least that, so that its reciprocal is not stored in its place.
 EncodeScale checked_weight_scale(const TensorView& tensor);
 // E4M3 bytes: no NaN and none negative.
 void check_block_scales(const TensorView& scales);

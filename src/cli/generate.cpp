@@ -162,10 +162,7 @@ Command add_generate(CLI::App& program) {
                      "Sample among the fewest tokens of this total probability")
         ->check(number<double>("a number in (0, 1]", [](double value) { return value > 0 && value <= 1; }))
         ->capture_default_str();
-    command->add_option("--seed", options->sampler.seed, "Seed of the sampling")
-        ->check(
-            number<uint64_t>("a whole number from 0 to 18446744073709551615", [](uint64_t) { return true; }))
-        ->capture_default_str();
+    command->add_option("--seed", options->sampler.seed, "Seed of the sampling")->capture_default_str();
     command->add_flag("--ignore-eos", options->ignore_eos, "Go on after an end token");
     return {command, [options, count] {
                 options->max_tokens_given = count->count() > 0;

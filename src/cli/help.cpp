@@ -10,16 +10,6 @@ namespace {
 
 constexpr size_t column = 30, width = 100;
 
-// "INT:INT in [1 - 4096]" to "1 to 4096"; empty without a range.
-std::string range_of(const std::string& type) {
-    const size_t open = type.find(" in ["), dash = type.find(" - ", open), close = type.find(']', dash);
-    if (open == std::string::npos || dash == std::string::npos || close == std::string::npos) return {};
-    const std::string low = type.substr(open + 5, dash - open - 5),
-                      high = type.substr(dash + 3, close - dash - 3);
-    const bool unbounded = std::strtod(high.c_str(), nullptr) >= double(int64_t(1) << 40);
-    return unbounded ? "at least " + low : low + " to " + high;
-}
-
 std::vector<std::string> names_of(const std::set<CLI::Option*>& options) {
     std::vector<std::string> names;
     for (const CLI::Option* option : options) names.push_back(option->get_name());
@@ -61,8 +51,7 @@ class Formatter final : public CLI::Formatter {
         if (option->get_required()) notes.push_back("required");
         if (const auto choices = choices_of(*option); !choices.empty())
             notes.push_back(fmt::format("{}", fmt::join(choices, ", ")));
-        if (const std::string range = range_of(option->get_type_name()); !range.empty())
-            notes.push_back(range);
+        if (const std::string range = range_of(*option); !range.empty()) notes.push_back(range);
         if (std::string value = option->get_default_str(); !value.empty()) {
             if (value.front() == '[' && value.back() == ']') value = value.substr(1, value.size() - 2);
             notes.push_back("default " + value);
@@ -89,6 +78,16 @@ class Formatter final : public CLI::Formatter {
 
 std::shared_ptr<CLI::FormatterBase> help_formatter() {
     return std::make_shared<Formatter>();
+}
+
+std::string range_of(const CLI::Option& option) {
+    const std::string type = option.get_type_name();  // "INT:INT in [1 - 4096]"
+    const size_t open = type.find(" in ["), dash = type.find(" - ", open), close = type.find(']', dash);
+    if (open == std::string::npos || dash == std::string::npos || close == std::string::npos) return {};
+    const std::string low = type.substr(open + 5, dash - open - 5),
+                      high = type.substr(dash + 3, close - dash - 3);
+    const bool unbounded = std::strtod(high.c_str(), nullptr) >= double(int64_t(1) << 40);
+    return unbounded ? "at least " + low : low + " to " + high;
 }
 
 std::vector<std::string> choices_of(const CLI::Option& option) {

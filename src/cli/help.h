@@ -15,4 +15,7 @@ std::shared_ptr<CLI::FormatterBase> help_formatter();
 // the value's type, "TEXT:{text,json}", and nowhere else.
 std::vector<std::string> choices_of(const CLI::Option& option);
 
+// "1 to 4096" or "at least 1"; empty without a range.
+std::string range_of(const CLI::Option& option);
+
 }  // namespace halfbyte::cli

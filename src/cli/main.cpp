@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <exception>
 #include <filesystem>
@@ -29,6 +30,35 @@ constexpr const char* exit_codes =
     "(128 and the signal: 143 by SIGTERM), 141 nobody reads stdout any more (as in '| head').\n"
     "'halfbyte COMMAND --help' shows a command's options and examples.";
 
+// CLI11 takes 010 for 8 and 0x10 for 16, and -1 and 2^64 for the ends of what a type holds. Zeros in front go
+// before it reads the number; its ranges then see what was given.
+void take_decimal_numbers_only(CLI::App& command) {
+    for (CLI::Option* option : command.get_options()) {
+        const std::string type = option->get_type_name();
+        const bool natural = type.starts_with("UINT");
+        if (!natural && !type.starts_with("INT")) continue;
+        const std::string name = option->get_name(), range = range_of(*option);
+        option->transform(CLI::Validator(
+            [=](std::string& text) -> std::string {
+                uint64_t natural_number = 0;
+                int64_t number = 0;
+                const char* const end = text.data() + text.size();
+                const auto [rest, error] = natural ? std::from_chars(text.data(), end, natural_number)
+                                                   : std::from_chars(text.data(), end, number);
+                if (error != std::errc() ||
+                    rest != end)  // not an error of CLI11's validation, which has its words
+                    throw CLI::ConversionError(fmt::format("{} {}: a whole number{} is needed", name,
+                                                           text.empty() ? "''" : text,
+                                                           natural         ? " from 0 to 18446744073709551615"
+                                                           : range.empty() ? ""
+                                                                           : ", " + range + ","));
+                text = natural ? fmt::to_string(natural_number) : fmt::to_string(number);
+                return {};
+            },
+            ""));
+    }
+}
+
 std::string command_names(const std::vector<Command>& added) {
     std::string names;
     for (const Command& command : added) names += (names.empty() ? "" : ", ") + command.options->get_name();
@@ -44,7 +74,10 @@ int run(int argc, char** argv) {
     program.footer(exit_codes);
     program.require_subcommand(1);
     std::vector<Command> added;
-    for (const auto& add : commands) added.push_back(add(program));
+    for (const auto& add : commands) {
+        added.push_back(add(program));
+        take_decimal_numbers_only(*added.back().options);
+    }
     try {
         program.parse(argc, argv);
     } catch (const CLI::Success& success) {  // --help, --version

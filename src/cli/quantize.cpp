@@ -104,7 +104,9 @@ std::optional<quantizer::TransformOptions> transform_options(const Options& opti
     };
     const bool spinquant = name == "spinquant", random = name == "quip" || spinquant;
     const bool file = !name.empty() && !random && name != "hadamard";
-    check(!file || std::string_view(name).ends_with(".safetensors"), ErrorKind::usage,
+    std::string extension = std::filesystem::path(name).extension().string();
+    for (char& c : extension) c = char(std::tolower(uint8_t(c)));
+    check(!file || extension == ".safetensors", ErrorKind::usage,
           "--transform {}: quip, spinquant, hadamard or a .safetensors file with one matrix is needed", name);
     needs(!options.transform_block.empty(), "--transform-block " + options.transform_block, !name.empty(),
           "it is the size of --transform");
@@ -126,6 +128,10 @@ std::optional<quantizer::TransformOptions> transform_options(const Options& opti
     if (!options.rotations.empty()) request.rotations = {options.rotations.begin(), options.rotations.end()};
     if (!options.transform_block.empty())
         request.block = options.transform_block == "full" ? 0 : std::stoll(options.transform_block);
+    const bool sized = !spinquant || request.rotations.contains("R1") || request.rotations.contains("R4");
+    check(options.transform_block.empty() || sized, ErrorKind::usage,
+          "--transform-block {}: it is the size of R1 and R4; leave it out with --rotations {}",
+          options.transform_block, fmt::join(options.rotations, ","));
     request.block_given = !options.transform_block.empty();
     return request;
 }

@@ -1,6 +1,7 @@
 #include "quantizer/quantize_checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -12,6 +13,7 @@
 #include "backend/context_state.h"
 #include "checkpoint/compressed_tensors.h"
 #include "checkpoint/model_config.h"
+#include "checkpoint/nvfp4_tensors.h"
 #include "checkpoint/safetensors.h"
 #include "core/check.h"
 #include "core/element.h"
@@ -350,6 +352,11 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         }
         const EncodeScale scale =
             scale_from_amax(amax, source.path().string() + ": " + group.front() + ".weight", "weight");
+        check(scale.word() >= checkpoint::least_weight_scale, ErrorKind::failure,
+              "{}: the largest weight of {} is {:g}; at most {:g} can be written, since readers take the "
+              "global "
+              "scale of a larger one for a decode scale; leave the layers out with --ignore",
+              source.path().string(), fmt::join(group, ", "), amax, 2688 / checkpoint::least_weight_scale);
         for (const std::string& module : group) weight_scales.emplace(module, scale);
     }
 

@@ -1,8 +1,10 @@
 #include "quantizer/rotated_checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "backend/context_state.h"
+#include "checkpoint/nvfp4_tensors.h"
 #include "core/check.h"
 #include "core/element.h"
 #include "quantizer/quantize_checkpoint.h"
@@ -107,6 +109,13 @@ void RotatedCheckpoint::fold_rows(const TensorFold& fold, int64_t first_row, int
     const int64_t tile_cols = std::min(cols, std::max<int64_t>(1, 256 / block) * block);
     const int64_t tile_rows = fold.output ? fold.output->n() : std::min<int64_t>(rows, 16);
     const int64_t across = (cols + tile_cols - 1) / tile_cols, down = (rows + tile_rows - 1) / tile_rows;
+    std::vector<double> before(size_t(across * down)), after(size_t(across * down));  // the amax of each tile
+    const auto amax = [](const std::vector<double>& values) {
+        double largest = 0;
+        for (const double value : values)
+            if (!(std::fabs(value) <= largest)) largest = std::fabs(value);  // a NaN is not lost
+        return largest;
+    };
     pool_of(context_).parallel_for(across * down, 1, [&](int64_t begin, int64_t end) {
         std::vector<double> tile, scratch;
         for (int64_t t = begin; t < end; t++) {
@@ -118,14 +127,25 @@ void RotatedCheckpoint::fold_rows(const TensorFold& fold, int64_t first_row, int
                     const double w = load_element(data, type, (row0 + r) * cols + col0 + c);
                     tile[size_t(r * C + c)] = norm ? w * double(load_element(norm, norm_type, col0 + c)) : w;
                 }
+            before[size_t(t)] = amax(tile);
             if (fold.input)
                 for (int64_t i = 0; i < R * C; i += block) fold.input->apply(tile.data() + i, 1, scratch);
             if (fold.output) fold.output->apply(tile.data(), C, scratch);
+            after[size_t(t)] = amax(tile);
             for (int64_t r = 0; r < R; r++)
                 for (int64_t c = 0; c < C; c++)
                     out[(row0 + r) * cols + col0 + c] = float(tile[size_t(r * C + c)]);
         }
     });
+    // Said here, before a calibration runs with such weights; too large ones of the source are not our
+    // matter.
+    constexpr double limit = 2688 / double(checkpoint::least_weight_scale);
+    const double largest = amax(after);
+    check(plan_.file.empty() || largest <= limit || !(amax(before) <= limit), ErrorKind::usage,
+          "--transform {}: the inverse of the matrix takes {} to {:.4g}, and the largest weight that can be "
+          "written is {:g}; multiply the matrix by {:.4g} or more",
+          plan_.file.string(), fold.source, largest, limit,
+          std::max(1 / plan_.file_magnitude, largest / limit));
 }
 
 }  // namespace halfbyte::quantizer

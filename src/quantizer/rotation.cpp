@@ -54,11 +54,11 @@ SquareMatrix read_matrix(const std::filesystem::path& path) {
           file.tensors().size());
     const checkpoint::TensorView& tensor = file.tensors().begin()->second;
     const bool square = tensor.shape.size() == 2 && tensor.shape[0] == tensor.shape[1] && tensor.shape[0] > 0;
-    const bool typed =
-        tensor.dtype == DType::f64 || tensor.dtype == DType::f32 || tensor.dtype == DType::bf16;
+    const bool typed = tensor.dtype == DType::f64 || tensor.dtype == DType::f32 ||
+                       tensor.dtype == DType::f16 || tensor.dtype == DType::bf16;
     check(square && typed, ErrorKind::malformed,
-          "--transform {}: tensor {} is {} {}; a matrix [n, n] of F64, F32 or BF16 is needed", path.string(),
-          checkpoint::quote(tensor.name), name_of(tensor.dtype), tensor.shape_text());
+          "--transform {}: tensor {} is {} {}; a matrix [n, n] of F64, F32, F16 or BF16 is needed",
+          path.string(), checkpoint::quote(tensor.name), name_of(tensor.dtype), tensor.shape_text());
     SquareMatrix M{tensor.shape[0], std::vector<double>(size_t(tensor.elements()))};
     for (int64_t i = 0; i < tensor.elements(); i++) {
         double value = 0;
@@ -81,8 +81,20 @@ double frobenius(const SquareMatrix& M) {
     return std::sqrt(sum);
 }
 
-Rotation from_file(const std::filesystem::path& path) {
-    SquareMatrix M = read_matrix(path);
+// |T| / sqrt(n): 1 for an orthogonal T.
+double magnitude_of(const SquareMatrix& M) {
+    return frobenius(M) / std::sqrt(double(M.n));
+}
+
+Rotation from_matrix(const std::filesystem::path& path, SquareMatrix M) {
+    // Within these neither FP32 nor a global scale ends: x' and W' are that much larger or smaller than x and
+    // W, give or take the condition.
+    const double magnitude = magnitude_of(M);
+    check(magnitude == 0 || (magnitude >= 0x1p-32 && magnitude <= 0x1p32), ErrorKind::usage,
+          "--transform {}: the matrix has the magnitude |T| / sqrt(n) = {:.4g}; 2^-32 to 2^32 is needed (1 "
+          "for an "
+          "orthogonal matrix); multiply the matrix by {:.4g}",
+          path.string(), magnitude, 1 / magnitude);
     // |T| |T^-1| / n is how much larger rounding errors of x', independent of each other, are in y than in x:
     // 1 for an orthogonal T. Beyond the limit those of FP32, 2^-24, would come near half a unit of BF16,
     // 2^-9.
@@ -279,8 +291,8 @@ class Planner {
         int64_t block = options_.block;
         std::string type;
         if (options_.kind == TransformKind::file) {
-            Rotation rotation = from_file(options_.file);
-            block = rotation.matrix->n;
+            SquareMatrix M = read_matrix(options_.file);
+            block = M.n;
             check(
                 !options_.block_given || options_.block == block, ErrorKind::usage,
                 "--transform-block {}: the matrix of {} is [{}, {}]; leave --transform-block out, or give {}",
@@ -293,6 +305,9 @@ class Planner {
                       "that do, for all layers: {}",
                       options_.file.string(), block, block, width.where, width.size, block, divisors(widths));
             type = "random-matrix";
+            plan_.file = options_.file;
+            plan_.file_magnitude = magnitude_of(M);
+            const Rotation rotation = from_matrix(options_.file, std::move(M));
             make = [rotation](int64_t) { return rotation; };
         } else {
             check_blocks(widths, block);

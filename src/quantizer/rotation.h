@@ -57,6 +57,9 @@ struct RotationPlan {
     checkpoint::Json transform_config;
     std::vector<MatrixTensor> tensors;  // the online matrices, to be stored in FP64
     std::vector<std::string> lines;     // what was done, for people
+    // Of kind `file`, for messages, with |T| / sqrt(n): 1 for an orthogonal T.
+    std::filesystem::path file;
+    double file_magnitude = 1;
 };
 
 // Error (usage): a block that does not divide a layer, an order without a Hadamard matrix, a rotation that is

@@ -19,40 +19,92 @@ SquareMatrix transpose(const SquareMatrix& M) {
     return result;
 }
 
+// A holds what is left of M and, in the columns that are done, the inverse. Step k makes row k the pivot row
+// and takes it from every other one:
+//   a_k = a_k / p,  a_i = a_i - f_i a_k  with p = a_kk, f_i = a_ik, and 1 and 0 put in their places first
+// `panel` steps at a time: at once in the panel's own columns, which finds the pivots; then in all others,
+// 4 x 4 values at a time, which makes vectors of them. Each value sees the steps in their order: the bits are
+// those of one step after the other.
 std::optional<SquareMatrix> inverse(const SquareMatrix& M) {
-    const int64_t n = M.n;
+    constexpr int64_t panel = 32, tile = 4;
+    const int64_t n = M.n, N = (n + panel - 1) / panel * panel;  // zeros beyond n stay zeros
     double largest = 0;
     for (const double value : M.values) {
         if (!std::isfinite(value)) return {};
         largest = std::max(largest, std::fabs(value));
     }
     const double least = double(n) * 0x1p-52 * largest;
-    SquareMatrix left = M, right{n, std::vector<double>(size_t(n * n))};
-    for (int64_t i = 0; i < n; i++) right.values[size_t(i * n + i)] = 1;
-    const auto row = [n](SquareMatrix& matrix, int64_t i) { return matrix.values.data() + i * n; };
+    std::vector<double> A(size_t(N * N)), factors(size_t(N * panel)), rows(size_t(N * panel));
+    const auto row = [&](int64_t i) { return A.data() + i * N; };
+    const auto factor = [&](int64_t i) { return factors.data() + i * panel; };  // f_i of the panel's steps
+    for (int64_t i = 0; i < n; i++) std::copy_n(M.values.data() + i * n, n, row(i));
+    std::vector<int64_t> pivots;
 
-    for (int64_t k = 0; k < n; k++) {
-        int64_t pivot = k;
-        for (int64_t i = k + 1; i < n; i++)
-            if (std::fabs(left.at(i, k)) > std::fabs(left.at(pivot, k))) pivot = i;
-        const double value = left.at(pivot, k);
-        if (!std::isfinite(value) || std::fabs(value) <= least) return {};
-        if (pivot != k) {
-            std::swap_ranges(row(left, k), row(left, k) + n, row(left, pivot));
-            std::swap_ranges(row(right, k), row(right, k) + n, row(right, pivot));
+    for (int64_t first = 0; first < n; first += panel) {
+        const int64_t last = first + panel;
+        double p[panel];
+        std::fill_n(p, panel, 1.0);
+        std::fill(factors.begin(), factors.end(), 0.0);
+        for (int64_t k = first; k < std::min(last, n); k++) {
+            int64_t pivot = k;
+            for (int64_t i = k + 1; i < n; i++)
+                if (std::fabs(row(i)[k]) > std::fabs(row(pivot)[k])) pivot = i;
+            const double value = p[k - first] = row(pivot)[k];
+            if (!std::isfinite(value) || std::fabs(value) <= least) return {};
+            pivots.push_back(pivot);
+            if (pivot != k) {
+                std::swap_ranges(row(k), row(k) + N, row(pivot));
+                std::swap_ranges(factor(k), factor(k) + panel, factor(pivot));
+            }
+            row(k)[k] = 1;
+            for (int64_t j = first; j < last; j++) row(k)[j] /= value;
+            for (int64_t i = 0; i < n; i++) {
+                if (i == k) continue;
+                const double f = factor(i)[k - first] = std::exchange(row(i)[k], 0.0);
+                for (int64_t j = first; j < last; j++) row(i)[j] -= f * row(k)[j];
+            }
         }
-        double *left_k = row(left, k), *right_k = row(right, k);
-        for (int64_t j = k; j < n; j++) left_k[j] /= value;
-        for (int64_t j = 0; j < n; j++) right_k[j] /= value;
-        for (int64_t i = 0; i < n; i++) {
-            const double factor = left.at(i, k);
-            if (i == k || factor == 0) continue;
-            double *left_i = row(left, i), *right_i = row(right, i);
-            for (int64_t j = k; j < n; j++) left_i[j] -= factor * left_k[j];
-            for (int64_t j = 0; j < n; j++) right_i[j] -= factor * right_k[j];
+        // The other columns of the panel's rows, and of each pivot row as it is at its step: [N/4, panel, 4].
+        for (int64_t j = 0; j < N; j += tile) {
+            if (j == first) j = last;
+            if (j == N) break;
+            double* const pivot_rows = rows.data() + j * panel;
+            for (int64_t k = 0; k < panel; k++) {
+                double* const a_k = row(first + k) + j;
+                for (int64_t c = 0; c < tile; c++) pivot_rows[k * tile + c] = a_k[c] /= p[k];
+                for (int64_t i = 0; i < panel; i++) {
+                    if (i == k) continue;
+                    const double f = factor(first + i)[k];
+                    for (int64_t c = 0; c < tile; c++) row(first + i)[j + c] -= f * a_k[c];
+                }
+            }
+        }
+        for (int64_t i = 0; i < N; i += tile) {
+            if (i == first) i = last;
+            if (i == N) break;
+            for (int64_t j = 0; j < N; j += tile) {
+                if (j == first) j = last;
+                if (j == N) break;
+                const double* const pivot_rows = rows.data() + j * panel;
+                double values[tile][tile];
+                for (int64_t r = 0; r < tile; r++)
+                    for (int64_t c = 0; c < tile; c++) values[r][c] = row(i + r)[j + c];
+                for (int64_t k = 0; k < panel; k++)
+                    for (int64_t r = 0; r < tile; r++)
+                        for (int64_t c = 0; c < tile; c++)
+                            values[r][c] -= factor(i + r)[k] * pivot_rows[k * tile + c];
+                for (int64_t r = 0; r < tile; r++)
+                    for (int64_t c = 0; c < tile; c++) row(i + r)[j + c] = values[r][c];
+            }
         }
     }
-    return right;
+
+    SquareMatrix result{n, std::vector<double>(size_t(n * n))};
+    for (int64_t i = 0; i < n; i++) {  // rows were exchanged on the way: columns are, in reverse
+        for (int64_t k = n; k-- > 0;) std::swap(row(i)[k], row(i)[pivots[size_t(k)]]);
+        std::copy_n(row(i), n, result.values.data() + i * n);
+    }
+    return result;
 }
 
 namespace {

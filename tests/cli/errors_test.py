@@ -71,6 +71,14 @@ for name, command, option, value, needed in [
         ("a top-p of zero", GENERATE, "--top-p", "0", "(0, 1]"),
         ("a top-p above one", GENERATE, "--top-p", "1.5", "(0, 1]")]:
     row(name, USAGE, f"{command} {option}={value}", option, value, needed)
+for command in [GENERATE, QUANTIZE + " --transform quip"]:
+    for seed in ["-1", "18446744073709551616", "99999999999999999999999", "0x10", "3.5", "+7", "1e3", "one"]:
+        row(f"{command.split()[0]} with the seed {seed}", USAGE, f"{command} --seed={seed}", f"--seed {seed}:",
+            "a whole number from 0 to 18446744073709551615 is needed", "--help")
+for command, option, value, needed in [("env", "--threads", "0x2", "1 to 4096"), (GENERATE, "--top-k", "0x2", "a whole number"),
+                                       (PERPLEXITY, "--chunk", "1.5", "at least 1"),
+                                       (GENERATE, "--max-tokens", "99999999999999999999", "at least 1")]:
+    row(f"{option} of {value}", USAGE, f"{command} {option}={value}", f"{option} {value}:", needed, "is needed")
 row("quiet and verbose", USAGE, "env --quiet --verbose", "--verbose", "--quiet", "excludes")
 row("raw and chat", USAGE, GENERATE + " --raw --chat", "--raw", "--chat", "excludes")
 row("a system message without chat", USAGE, GENERATE + " --system y", "--system", "requires", "--chat")

@@ -569,6 +569,18 @@ class Rotated(QuantizeCase):
         source, _ = read_safetensors(self.matrix)
         self.assertEqual(list(struct.unpack("<256d", next(iter(matrices.values()))[2])), list(struct.unpack("<256f", source["T"][2])))
 
+    def test_the_name_of_a_file_may_be_in_capitals(self):
+        capitals = self.work / "MATRIX.SAFETENSORS"
+        capitals.write_bytes(Path(self.matrix).read_bytes())
+        _, _, groups, _ = self.make("capitals", "--transform", capitals)
+        self.assertEqual(groups["v"]["type"], "random-matrix")
+
+    def test_a_seed_is_decimal(self):
+        files = [(self.make(f"seed{seed}", "--transform", "quip", "--seed", seed)[0] / "model.safetensors").read_bytes()
+                 for seed in ["10", "010", "8", "18446744073709551615"]]
+        self.assertEqual(files[0], files[1])
+        self.assertEqual(len(set(files)), 3)
+
     def test_ignored_layers_are_not_turned(self):
         _, _, groups, matrices = self.make("ignore", "--transform", "quip", "--ignore", "re:.*q_proj$")
         ignored = ["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj", "lm_head"]
@@ -620,6 +632,8 @@ class Rotated(QuantizeCase):
                 (["R5"], ["--transform", "spinquant", "--rotations", "R5"]),
                 (["--transform-block 128", "64 wide", "16, 32, full"], ["--transform", "quip", "--transform-block", "128"]),
                 (["--transform-block 64", "down_proj", "96 wide", "16, 32, full"], ["--transform", "hadamard", "--transform-block", "64"]),
+                (["--transform-block 64", "R1 and R4", "--rotations R2,R3"],
+                 ["--transform", "spinquant", "--rotations", "R2,R3", "--transform-block", "64"]),
                 (["--transform-block 32", "[16, 16]"], ["--transform", self.matrix, "--transform-block", "32"])]:
             with self.subTest(options=options):
                 self.refused(USAGE, parts, *self.quantize(self.model, self.work / "refused", *options))

@@ -477,8 +477,76 @@ TEST(PlanRotation, RefusesAMatrixWithoutAUsableInverse) {
     refuse(ErrorKind::malformed, "[n, n]");
     write({1, 0, 0, 1e300}, {2, 2});
     refuse(ErrorKind::malformed, "holds 1e+300 at [1, 1]");
+    write({1e-44, 0, 0, 1e-44}, {2, 2});
+    refuse(ErrorKind::usage,
+           "the matrix has the magnitude |T| / sqrt(n) = 9.809e-45; 2^-32 to 2^32 is needed");
+    write({1e12, 0, 0, 1e12}, {2, 2});
+    refuse(ErrorKind::usage, "multiply the matrix by 1e-12");
     write({1, 0, 0, 2}, {2, 2});
     EXPECT_EQ(plan_rotation(*source, options).tensors.size(), 1u);
+}
+
+// A singular matrix of a size that fits no layer: it is the size that is named, so nothing was inverted yet.
+TEST(PlanRotation, ChecksTheSizeOfAMatrixBeforeItIsInverted) {
+    const TemporaryFolder folder;
+    const auto source = open(random_llama({}, 1), folder / "model");
+    const fs::path file = folder / "M.safetensors";
+    checkpoint::SafetensorsWriter writer(file, {{"T", DType::f64, {7, 7}}}, {});
+    const std::vector<double> zeros(49);
+    writer.write("T", {reinterpret_cast<const uint8_t*>(zeros.data()), zeros.size() * 8});
+    writer.finish();
+    test::expect_error(ErrorKind::usage, "which blocks of 7 do not divide",
+                       [&] { plan_rotation(*source, {.kind = TransformKind::file, .file = file}); });
+}
+
+TEST(PlanRotation, ReadsAMatrixOfEveryFloatType) {
+    const TemporaryFolder folder;
+    const auto source = open(random_llama({}, 1), folder / "model");
+    const std::vector<float> values = {1, 2, -0.5f, 4};
+    for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+        const fs::path file = folder / "M.safetensors";
+        std::vector<uint8_t> bytes(4 * size_of(type));
+        for (int64_t i = 0; i < 4; i++) store_element(bytes.data(), type, i, values[size_t(i)]);
+        checkpoint::SafetensorsWriter writer(file, {{"T", type, {2, 2}}}, {});
+        writer.write("T", bytes);
+        writer.finish();
+        const RotationPlan plan = plan_rotation(*source, {.kind = TransformKind::file, .file = file});
+        EXPECT_EQ(plan.tensors.at(0).matrix->values, (std::vector<double>{1, 2, -0.5, 4}));
+    }
+}
+
+// Weights beyond 172,032 have a global scale that the reader takes for a decode scale: none is written.
+TEST(QuantizeCheckpoint, RefusesWeightsThatCouldNotBeRead) {
+    const TemporaryFolder folder;
+    const auto source = open(random_llama({}, 1), folder / "model");
+    const Context context(2);
+    const fs::path file = folder / "M.safetensors", out = folder / "out";
+    const auto quantize_with = [&](float diagonal) {
+        std::vector<float> M(256);
+        for (size_t i = 0; i < 16; i++) M[17 * i] = diagonal;
+        checkpoint::SafetensorsWriter writer(file, {{"T", DType::f32, {16, 16}}}, {});
+        writer.write("T", {reinterpret_cast<const uint8_t*>(M.data()), M.size() * 4});
+        writer.finish();
+        const RotatedCheckpoint rotated(context, *source,
+                                        {.kind = TransformKind::file, .file = file, .ignore = {"lm_head"}});
+        quantize_checkpoint(context, *source, {}, out,
+                            {.scheme = checkpoint::Scheme::nvfp4a16, .rotated = &rotated});
+    };
+    test::expect_error(ErrorKind::usage, "M.safetensors: the inverse of the matrix takes model.layers.0.",
+                       [&] { quantize_with(1e-6f); });
+    test::expect_error(ErrorKind::usage, "multiply the matrix by 1e+06 or more",
+                       [&] { quantize_with(1e-6f); });
+    EXPECT_FALSE(fs::exists(out));
+    quantize_with(1);
+    checkpoint::open_checkpoint(out);
+
+    TinyModel model = random_llama({.type = DType::f32}, 1);
+    store_element(model.tensors.at("model.layers.1.mlp.up_proj.weight").bytes.data(), DType::f32, 0, 2e5f);
+    const auto large = open(model, folder / "large");
+    test::expect_error(ErrorKind::failure, "mlp.up_proj is 200000; at most 172032 can be written", [&] {
+        quantize_checkpoint(context, *large, {}, folder / "never", {.scheme = checkpoint::Scheme::nvfp4a16});
+    });
+    EXPECT_FALSE(fs::exists(folder / "never"));
 }
 
 TEST(QuantizeCheckpoint, WritesARotatedModel) {

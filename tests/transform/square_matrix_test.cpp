@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "support/random.h"
 #include "transform/hadamard.h"
@@ -172,6 +174,46 @@ TEST(Transpose, SwapsRowsAndColumns) {
 
 // Both sides, of matrices that are far from symmetric. n 2^-52 times |M| |M^-1| n is what elimination with
 // partial pivoting leaves unless its entries grow, which those of random matrices do not by more than n.
+// One step after the other on M beside the identity, as inverse() says. Panels and tiles change no bit.
+TEST(Inverse, IsGaussJordanBitForBit) {
+    const auto plain = [](SquareMatrix left) {
+        const int64_t n = left.n;
+        SquareMatrix right = identity(n);
+        const auto at = [n](SquareMatrix& M, int64_t i, int64_t j) -> double& {
+            return M.values[size_t(i * n + j)];
+        };
+        for (int64_t k = 0; k < n; k++) {
+            int64_t pivot = k;
+            for (int64_t i = k + 1; i < n; i++)
+                if (std::fabs(left.at(i, k)) > std::fabs(left.at(pivot, k))) pivot = i;
+            for (SquareMatrix* M : {&left, &right})
+                for (int64_t j = 0; pivot != k && j < n; j++) std::swap(at(*M, k, j), at(*M, pivot, j));
+            const double value = left.at(k, k);
+            for (SquareMatrix* M : {&left, &right})
+                for (int64_t j = 0; j < n; j++) at(*M, k, j) /= value;
+            for (int64_t i = 0; i < n; i++) {
+                const double factor = left.at(i, k);
+                for (SquareMatrix* M : {&left, &right})
+                    for (int64_t j = 0; i != k && j < n; j++) at(*M, i, j) -= factor * at(*M, k, j);
+            }
+        }
+        return right;
+    };
+    for (const int64_t n : {1, 2, 3, 4, 31, 32, 33, 35, 63, 64, 97, 130}) {
+        SquareMatrix sparse = identity(n);  // rows turned round, most entries zero
+        for (int64_t i = 0; i < n; i++) {
+            std::fill_n(sparse.values.begin() + i * n, n, 0.0);
+            sparse.values[size_t(i * n + (i + 1) % n)] = double(i + 2);
+            sparse.values[size_t(i * n + i)] = 0.5;
+        }
+        for (const SquareMatrix& M : {random_normal(n, uint64_t(n)), sparse}) {
+            const auto I = inverse(M);
+            ASSERT_TRUE(I.has_value()) << n;
+            EXPECT_EQ(I->values, plain(M).values) << n;
+        }
+    }
+}
+
 TEST(Inverse, OfNonSymmetricMatrices) {
     for (const int64_t n : {1, 2, 5, 12, 33, 100}) {
         const SquareMatrix M = random_normal(n, uint64_t(n));
