@@ -244,7 +244,7 @@ int run(const Options& options) {
         .command = command_line(options, options.scheme, options.calibrate),
         .calibration_text = std::filesystem::path(options.calibrate).filename().string()};
 
-    const auto source = checkpoint::open_checkpoint(options.model);
+    const auto source = open_model(options.common, options.model);
     const auto context = make_context(options.common);
     const Progress progress = make_progress(options.common);
     std::optional<quantizer::RotatedCheckpoint> rotated;

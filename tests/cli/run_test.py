@@ -138,6 +138,18 @@ class Warnings(Models):
                 self.assertEqual(told.err.count(f"halfbyte: warning: {folder}/config.json: forward_method is quest"), 1, told)
                 self.assertNotIn("warning", self.ok(*command, "--quiet").err)
 
+    def test_of_a_source(self):
+        folder = self.work / "wrong_size"
+        shutil.copytree(self.source, folder)
+        tensors, _ = read_safetensors(folder / "model.safetensors")
+        (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+        (folder / "model.safetensors.index.json").write_text(json.dumps(
+            {"metadata": {"total_size": 7}, "weight_map": {name: "model-00001-of-00001.safetensors" for name in tensors}}))
+        command = ["quantize", "-m", folder, "-o", self.work / "of_wrong_size", "--scheme", "NVFP4A16", "--force"]
+        told = self.ok(*command)
+        self.assertEqual(told.err.count("total_size"), 1, told)
+        self.assertNotIn("total_size", self.ok(*command, "--quiet").err)
+
 
 class Tokenize(TestCase):
     def test_ids(self):
