@@ -104,7 +104,7 @@ class Inspect(Models):
                   ["logits_hash"] for model, arithmetic in [(folder, "kernel"), (folder, "simulated"), (self.a4, "kernel")]]
         self.assertEqual(hashes[0], hashes[1])
         self.assertNotEqual(hashes[0], hashes[2])
-        self.refused(USAGE, [folder, "quantised already"], "quantize", "-m", folder, "-o", self.work / "never", "--scheme", "NVFP4A16")
+        self.refused(USAGE, [folder, "quantised already"], "quantize", "-m", folder, "-o", self.work / "never", "--scheme", "NVFP4A16", "--quiet")
 
 
 class Warnings(Models):
