@@ -7,31 +7,16 @@
 namespace halfbyte::cuda {
 namespace {
 
-struct Finish {
-    const ElementOutput& output;
-    const Tiles& tiles;
-
-    __device__ __forceinline__ bool allows_quick(uint32_t) const { return true; }
-    __device__ __forceinline__ bool quick(uint32_t row, uint32_t column, float (&sums)[block_elements],
-                                          float scale) const {
-#pragma unroll
-        for (int i = 0; i < block_elements; i++) sums[i] *= scale;
-        any(row, column, sums);
-        return true;
-    }
-    __device__ __forceinline__ void any(uint32_t row, uint32_t column,
-                                        const float (&values)[block_elements]) const {
-        if (row < tiles.rows && column < tiles.columns) output.store(row, column, values);
-    }
-};
-
 template <int n, typename T>
 __global__ void __launch_bounds__(matrix_threads(n), matrix_ctas(n))
     matrix(const __grid_constant__ MatrixInput<T> input, const __grid_constant__ ElementOutput output,
            const __grid_constant__ Tiles tiles) {
     ptx::wait_for_previous_kernel();
     load_matrix<n>(input.matrix, input.matrix_is_bf16);
-    for_each_transformed_block<n>(input, tiles, Finish{output, tiles});
+    const auto store = [&](uint32_t row, uint32_t column, const float(&values)[block_elements]) {
+        if (row < tiles.rows && column < tiles.columns) output.store(row, column, values);
+    };
+    for_each_transformed_block<n>(input, tiles, FinishAlike<decltype(store)>{store});
 }
 
 void launch_matrix(const TransformArgs& args, const Launch& launch, const DeviceInfo& device) {

@@ -43,24 +43,6 @@ __global__ void __launch_bounds__(matrix_threads(n), matrix_ctas(n))
     for_each_transformed_block<n>(input, tiles, Finish<const EncodeScales&>{output, scales});
 }
 
-struct FindAmax {
-    const NvFp4Output& output;
-    const DynamicScales& dynamic;
-
-    __device__ __forceinline__ bool allows_quick(uint32_t) const { return true; }
-    __device__ __forceinline__ bool quick(uint32_t row, uint32_t column, float (&sums)[block_elements],
-                                          float scale) const {
-#pragma unroll
-        for (int i = 0; i < block_elements; i++) sums[i] *= scale;
-        any(row, column, sums);
-        return true;
-    }
-    __device__ __forceinline__ void any(uint32_t row, uint32_t column,
-                                        const float (&values)[block_elements]) const {
-        add_amax(dynamic, row, output.holds_elements(row, column), largest_finite_magnitude(values));
-    }
-};
-
 template <int n, typename T>
 __global__ void __launch_bounds__(matrix_threads(n), matrix_ctas(n))
     matrix_quantize_dynamic(const __grid_constant__ MatrixInput<T> input,
@@ -68,7 +50,10 @@ __global__ void __launch_bounds__(matrix_threads(n), matrix_ctas(n))
                             const __grid_constant__ DynamicScales dynamic,
                             const __grid_constant__ Tiles tiles) {
     load_matrix<n>(input.matrix, input.matrix_is_bf16);
-    for_each_transformed_block<n>(input, tiles, FindAmax{output, dynamic});
+    const auto find_amax = [&](uint32_t row, uint32_t column, const float(&values)[block_elements]) {
+        add_amax(dynamic, row, output.holds_elements(row, column), largest_finite_magnitude(values));
+    };
+    for_each_transformed_block<n>(input, tiles, FinishAlike<decltype(find_amax)>{find_amax});
     meet_all_blocks(dynamic.workspace);
     const auto scales = [&](uint32_t row) { return found_encode_scale(dynamic, row); };
     for_each_transformed_block<n>(input, tiles, Finish<decltype(scales)>{output, scales});

@@ -37,7 +37,7 @@ __device__ __forceinline__ void hadamard_butterfly(float (&v)[count]) {
 template <typename T, int n, int blocks_at_a_time>
 struct HadamardSource {
     static constexpr int blocks = blocks_at_a_time, count = blocks * block_elements;
-    static constexpr int ctas = blocks == 1 ? (sizeof(T) == 2 ? 4 : 3) : (sizeof(T) == 2 ? 3 : 1);
+    static constexpr int ctas = sizeof(T) == 2 ? 3 : 1;
     static constexpr int unrolled = 2;
     using Cursor = const T*;
     struct Raw {

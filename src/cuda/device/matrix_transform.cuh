@@ -159,6 +159,25 @@ __device__ __forceinline__ void multiply_row(const WarpInputs<n, T>& inputs, int
     }
 }
 
+// A finish that takes every block the same way: take(row, column, values).
+template <typename Take>
+struct FinishAlike {
+    Take take;
+
+    __device__ __forceinline__ bool allows_quick(uint32_t) const { return true; }
+    __device__ __forceinline__ bool quick(uint32_t row, uint32_t column, float (&sums)[block_elements],
+                                          float scale) const {
+#pragma unroll
+        for (int i = 0; i < block_elements; i++) sums[i] *= scale;
+        take(row, column, sums);
+        return true;
+    }
+    __device__ __forceinline__ void any(uint32_t row, uint32_t column,
+                                        const float (&values)[block_elements]) const {
+        take(row, column, values);
+    }
+};
+
 // For every block of the tiles, also those without elements: finish.quick(row, column, sums), where
 // finish.allows_quick says so of the tile's end column; if that gives false, or else, finish.any(row, column,
 // values). All threads of a warp together. load_matrix comes first.
@@ -185,11 +204,12 @@ __device__ void for_each_transformed_block(const MatrixInput<T>& input, const Ti
     fetch(blockIdx.x, stage);
 #pragma unroll 1
     for (uint32_t tile = blockIdx.x; tile < count; tile += gridDim.x) {
-        if (stages == 2) fetch(tile + gridDim.x, stage ^ 1);
-        if (stages == 2)
+        if (stages == 2) {
+            fetch(tile + gridDim.x, stage ^ 1);
             ptx::wait_for_copies<1>();
-        else
+        } else {
             ptx::wait_for_copies<0>();
+        }
         __syncwarp();
         const Inputs inputs{data + stage * stage_bytes};
         const uint32_t column = column_of(tile), first_row = first_row_of(tile);
