@@ -56,6 +56,7 @@ struct DenseTensor {
     DType dtype = DType::bf16;  // BF16, FP16 or FP32
     std::vector<int64_t> shape;
 
+    int64_t rows() const { return shape.size() == 2 ? shape[0] : 1; }  // a vector is one
     int64_t elements() const {
         int64_t count = 1;
         for (const int64_t size : shape) count *= size;

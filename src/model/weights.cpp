@@ -8,7 +8,7 @@ DenseWeight::DenseWeight(const checkpoint::Checkpoint& source, const std::string
     const checkpoint::DenseTensor& tensor = source.dense().at(name);
     type_ = tensor.dtype;
     cols_ = tensor.shape.empty() ? 1 : tensor.shape.back();
-    rows_ = tensor.shape.size() == 2 ? tensor.shape[0] : 1;
+    rows_ = tensor.rows();
     std::vector<uint8_t> buffer;
     mapped_ = source.read(name, 0, rows_, buffer);
     if (buffer.empty() || mapped_ != buffer.data()) return;

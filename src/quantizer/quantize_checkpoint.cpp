@@ -31,9 +31,6 @@ using checkpoint::Checkpoint;
 using checkpoint::DenseTensor;
 using checkpoint::Scheme;
 
-int64_t rows_of(const DenseTensor& tensor) {
-    return tensor.shape.size() == 2 ? tensor.shape[0] : 1;
-}
 int64_t cols_of(const DenseTensor& tensor) {
     return tensor.shape.empty() ? 1 : tensor.shape.back();
 }
@@ -51,7 +48,7 @@ struct Counter {
 template <typename Use>
 void for_rows(const Checkpoint& source, const std::string& name, Counter& counter, const Use& use) {
     const DenseTensor& tensor = source.dense().at(name);
-    const int64_t rows = rows_of(tensor), cols = cols_of(tensor);
+    const int64_t rows = tensor.rows(), cols = cols_of(tensor);
     const int64_t piece = std::max<int64_t>(1, (2 << 20) / std::max<int64_t>(1, cols));
     std::vector<uint8_t> buffer;
     for (int64_t first = 0; first < rows; first += piece) {
@@ -380,7 +377,7 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
             result.dense_tensors++;
             continue;
         }
-        const int64_t n = rows_of(tensor), k = cols_of(tensor);
+        const int64_t n = tensor.rows(), k = cols_of(tensor);
         if (options.scheme == Scheme::nvfp4)
             declarations.push_back({module + ".input_global_scale", DType::f32, {1}});
         declarations.push_back({module + ".weight_global_scale", DType::f32, {1}});
@@ -437,7 +434,7 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         }
         write(module + ".weight_global_scale", scalar_bytes(scale->second.word()).data(), 4);
 
-        LayerReport layer = {module, rows_of(tensor), cols_of(tensor), 0, {}};
+        LayerReport layer = {module, tensor.rows(), cols_of(tensor), 0, {}};
         Power power;
         scales.resize(size_t(layer.n * layer.k / 16));
         const float G = scale->second.encode();

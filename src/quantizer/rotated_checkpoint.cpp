@@ -16,10 +16,6 @@ using checkpoint::DenseTensor;
 
 namespace {
 
-int64_t rows_of(const DenseTensor& tensor) {
-    return tensor.shape.size() == 2 ? tensor.shape[0] : 1;
-}
-
 RotationPlan checked_plan(const Checkpoint& source, const TransformOptions& options) {
     check_dense(source);
     return plan_rotation(source, options);
@@ -65,7 +61,7 @@ const uint8_t* RotatedCheckpoint::read(const std::string& name, int64_t first_ro
     if (found == plan_.folds.end()) return source_.read(name, first_row, rows, buffer);
     const TensorFold& fold = found->second;
     const DenseTensor& tensor = dense_.at(name);
-    const int64_t all_rows = rows_of(tensor), cols = tensor.shape.back();
+    const int64_t all_rows = tensor.rows(), cols = tensor.shape.back();
     check(first_row >= 0 && rows >= 0 && rows <= all_rows - first_row, ErrorKind::usage,
           "{}: {}: rows {} to {} of {}", path().string(), name, first_row, first_row + rows, all_rows);
     if (rows == 0) return buffer.data();
