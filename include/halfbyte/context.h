@@ -55,6 +55,10 @@ void dequantize(const Context& context, const DequantizeArgs& args);
 void transform(const Context& context, const TransformArgs& args);
 // The transform and quantize in one, x' not rounded in between.
 void transform_quantize(const Context& context, const TransformQuantizeArgs& args);
+// silu_mul and quantize in one, without writing the product.
+void silu_mul_quantize(const Context& context, const SiluMulQuantizeArgs& args);
+// rms_norm and quantize in one, without writing y; the residual is written back.
+void rms_norm_quantize(const Context& context, const RmsNormQuantizeArgs& args);
 // The weights [n, k] as the products read them. Needs no padding of w to hold zeros.
 PackedWeight pack_weight(const Context& context, const NvFp4View& w);
 // d[M, N] = a[M, K] w[N, K]^T, both NVFP4.

@@ -8,6 +8,7 @@
 #include "backend/context_state.h"
 #include "core/check.h"
 #include "core/float_environment.h"
+#include "cpu/fused_quantize.h"
 #include "cpu/kernels.h"
 #include "cpu/packed_weight.h"
 #include "halfbyte/context.h"
@@ -106,6 +107,16 @@ void transform_quantize(const Context& context, const TransformQuantizeArgs& arg
         with_scale.x = made ? ConstMatrix{buffer.get(), DType::f32, rows, k, k} : transformed(first);
         kernels(context).quantize_rows(pool, with_scale, first);
     }
+}
+
+void silu_mul_quantize(const Context& context, const SiluMulQuantizeArgs& args) {
+    check_arguments(args);
+    cpu::silu_mul_quantize(kernels(context), pool_of(context), args);
+}
+
+void rms_norm_quantize(const Context& context, const RmsNormQuantizeArgs& args) {
+    check_arguments(args);
+    cpu::rms_norm_quantize(kernels(context), pool_of(context), args);
 }
 
 PackedWeight pack_weight(const Context&, const NvFp4View& w) {

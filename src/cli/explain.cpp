@@ -196,8 +196,7 @@ std::string problem_text(const Options& options) {
 // Why no CPU level can, or nothing.
 std::string cpu_reason(const Options& options) {
     if (options.arithmetic == "tensor_core") return "the CPU has the contract's arithmetic only";
-    if (options.transforms() || options.operation == "quantize" || options.operation == "dequantize")
-        return "";
+    if (options.transforms() || options.quantizes() || options.operation == "dequantize") return "";
     return fmt::format("the CPU has no kernel of {} in this version", options.operation);
 }
 
