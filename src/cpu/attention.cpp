@@ -25,6 +25,35 @@ HWY_BEFORE_NAMESPACE();
 namespace halfbyte::cpu::HWY_NAMESPACE {
 namespace {
 
+// sums[r][c]: the N lanes that remain when the 32 partial sums are added at distances 16 to N.
+template <int R, typename W>
+HWY_INLINE void score_tile(const float* x, int64_t x_stride, const W* const (&w)[tile_columns], int64_t K,
+                           V (*sums)[panel_columns]) {
+    V lanes[sum32_vectors][R][tile_columns];
+    for (int pass = 0; pass < sum32_vectors; pass++) {
+        V sum[R][tile_columns];
+        for (int r = 0; r < R; r++)
+            for (int c = 0; c < tile_columns; c++) sum[r][c] = hn::Zero(F32());
+        for (int64_t k = pass * N; k < K; k += 32) {
+            V wide[tile_columns];
+            for (int c = 0; c < tile_columns; c++) wide[c] = load(w[c] + k);
+            for (int r = 0; r < R; r++) {
+                const V xr = load(x + r * x_stride + k);
+                for (int c = 0; c < tile_columns; c++) sum[r][c] = fma(xr, wide[c], sum[r][c]);
+            }
+        }
+        for (int r = 0; r < R; r++)
+            for (int c = 0; c < tile_columns; c++) lanes[pass][r][c] = sum[r][c];
+    }
+    for (int half = sum32_vectors / 2; half > 0; half /= 2)
+        for (int pass = 0; pass < half; pass++)
+            for (int r = 0; r < R; r++)
+                for (int c = 0; c < tile_columns; c++)
+                    lanes[pass][r][c] = hn::Add(lanes[pass][r][c], lanes[pass + half][r][c]);
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < tile_columns; c++) sums[r][c] = lanes[0][r][c];
+}
+
 // The rows that share one head of keys and values: row r is query position first + r / group, head r % group
 // of it.
 struct Rows {
@@ -41,15 +70,15 @@ struct Rows {
 // scores[r, 16 keys from i on] = fl(sum32(q_r * k) * scale)
 template <int R>
 void score_rows(const Rows& rows, int64_t r, const float* q, int64_t padded_dim,
-                const float* const (&keys)[group_columns], int64_t i, V scale) {
-    V sums[R][group_columns];
-    for (int c = 0; c < group_columns; c += tile_columns) {
+                const float* const (&keys)[panel_columns], int64_t i, V scale) {
+    V sums[R][panel_columns];
+    for (int c = 0; c < panel_columns; c += tile_columns) {
         const float* const four[tile_columns] = {keys[c], keys[c + 1], keys[c + 2], keys[c + 3]};
-        multiply_tile<R>(q + r * padded_dim, padded_dim, four, padded_dim,
-                         reinterpret_cast<V(*)[group_columns]>(&sums[0][c]));
+        score_tile<R>(q + r * padded_dim, padded_dim, four, padded_dim,
+                      reinterpret_cast<V(*)[panel_columns]>(&sums[0][c]));
     }
     for (int j = 0; j < R; j++)
-        for (int c = 0; c < group_columns; c += N) {
+        for (int c = 0; c < panel_columns; c += N) {
             V each[N];
             for (int n = 0; n < N; n++) each[n] = sums[j][c + n];
             store(hn::Mul(add_lanes_of_each(each), scale), rows.scores + (r + j) * rows.score_stride + i + c);
@@ -58,7 +87,7 @@ void score_rows(const Rows& rows, int64_t r, const float* q, int64_t padded_dim,
 
 template <int R = tile_rows>
 void score_all_rows(const Rows& rows, int64_t r, int64_t count, const float* q, int64_t padded_dim,
-                    const float* const (&keys)[group_columns], int64_t i, V scale) {
+                    const float* const (&keys)[panel_columns], int64_t i, V scale) {
     for (; r + R <= count; r += R) score_rows<R>(rows, r, q, padded_dim, keys, i, scale);
     if constexpr (R > 1)
         if (r < count) score_all_rows<smaller_tile(R)>(rows, r, count, q, padded_dim, keys, i, scale);
@@ -141,13 +170,13 @@ void weigh_all_rows(const Rows& rows, int64_t r, int64_t count) {
 void attend(const AttentionArgs& args, int64_t kv, int64_t first, int64_t queries) {
     const int64_t group = args.heads / args.kv_heads, count = queries * group, d = args.head_dim;
     const int64_t padded_dim = round_up(d, 32), visible = args.first_position + first + queries;
-    const int64_t score_stride = round_up(visible, group_columns);
+    const int64_t score_stride = round_up(visible, panel_columns);
     const auto buffer = std::make_unique_for_overwrite<float[]>(
-        size_t(count * padded_dim + count * score_stride + group_columns * padded_dim + count));
+        size_t(count * padded_dim + count * score_stride + panel_columns * padded_dim + count));
     float* const q = buffer.get();
     float* const scores = q + count * padded_dim;
     float* const padded_keys = scores + count * score_stride;
-    float* const totals = padded_keys + group_columns * padded_dim;
+    float* const totals = padded_keys + panel_columns * padded_dim;
     const auto positions = std::make_unique_for_overwrite<int64_t[]>(size_t(count));
     const auto o = std::make_unique_for_overwrite<float*[]>(size_t(count));
     for (int64_t r = 0; r < count; r++) {
@@ -161,9 +190,9 @@ void attend(const AttentionArgs& args, int64_t kv, int64_t first, int64_t querie
                     score_stride,       positions.get(),      o.get(),           totals};
 
     const V scale = set(reference::attention_scale(d));
-    for (int64_t i = 0; i < visible; i += group_columns) {
-        const float* keys[group_columns];  // beyond the last one it is repeated; those scores are not used
-        for (int c = 0; c < group_columns; c++) {
+    for (int64_t i = 0; i < visible; i += panel_columns) {
+        const float* keys[panel_columns];  // beyond the last one it is repeated; those scores are not used
+        for (int c = 0; c < panel_columns; c++) {
             keys[c] = rows.keys + std::min(i + c, visible - 1) * args.cache_stride;
             if (padded_dim != d) {
                 widen(keys[c], d, padded_keys + c * padded_dim, padded_dim, 0.0f);

@@ -18,10 +18,10 @@ using Bytes16 = hn::Full128<uint8_t>;
 alignas(16) inline constexpr uint8_t e2m1_as_fp16[16] = {0x00, 0x38, 0x3C, 0x3E, 0x40, 0x42, 0x44, 0x46,
                                                          0x80, 0xB8, 0xBC, 0xBE, 0xC0, 0xC2, 0xC4, 0xC6};
 
-// out[0..16) = code * SF of 16 codes (values 0..15) in bytes. `scale` is SF * 2^112 (scale_times_2_112):
-// moving the byte to bits 21..27 of an FP32 gives the code times 2^-112, FP16's exponent bias being 15 and
-// FP32's 127.
-HWY_INLINE void decode_16(hn::Vec<Bytes16> codes, float scale, float* out) {
+// code * SF of 16 codes (values 0..15) in bytes, the vectors of N `stride` elements apart. `scale` is SF *
+// 2^112 (scale_times_2_112): moving the byte to bits 21..27 of an FP32 gives the code times 2^-112, FP16's
+// exponent bias being 15 and FP32's 127.
+HWY_INLINE void decode_16(hn::Vec<Bytes16> codes, float scale, float* out, [[maybe_unused]] int64_t stride) {
     const Bytes16 d8;
     const auto upper = hn::TableLookupBytes(hn::Load(d8, e2m1_as_fp16), codes);
     const auto bytes = hn::BitCast(hn::Full128<int8_t>(), upper);
@@ -34,11 +34,12 @@ HWY_INLINE void decode_16(hn::Vec<Bytes16> codes, float scale, float* out) {
     finish(bytes, out);
 #elif HWY_TARGET == HWY_AVX2
     finish(hn::LowerHalf(bytes), out);
-    finish(hn::UpperHalf(hn::Half<hn::Full128<int8_t>>(), bytes), out + 8);
+    finish(hn::UpperHalf(hn::Half<hn::Full128<int8_t>>(), bytes), out + stride);
 #else
     int8_t parts[16];
     hn::StoreU(bytes, hn::Full128<int8_t>(), parts);
-    for (int i = 0; i < 16; i += N) finish(hn::LoadU(hn::Rebind<int8_t, F32>(), parts + i), out + i);
+    for (int i = 0; i < 16; i += N)
+        finish(hn::LoadU(hn::Rebind<int8_t, F32>(), parts + i), out + i / N * stride);
 #endif
 }
 
@@ -49,7 +50,7 @@ HWY_INLINE void decode_block(const uint8_t* packed, uint8_t scale, float* out) {
     std::memcpy(bytes, packed, 8);
     const auto pairs = hn::LoadU(d8, bytes), nibble = hn::Set(d8, 15);
     const auto codes = hn::InterleaveLower(d8, hn::And(pairs, nibble), hn::ShiftRight<4>(pairs));
-    decode_16(codes, scale_times_2_112[scale], out);
+    decode_16(codes, scale_times_2_112[scale], out, N);
 }
 
 }  // namespace halfbyte::cpu::HWY_NAMESPACE

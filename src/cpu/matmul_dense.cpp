@@ -1,7 +1,7 @@
 // d[m,n] = round_T(fl(sum32_k(x[m,k] * w[n,k]) + bias[n])), w BF16, FP16 or FP32.
 //   x [M, K], w [N, K] -> d [M, N]
-// Few rows read the weights where they lie, each once. For more, 48 rows of weights at a time are widened to
-// FP32 in a scratch buffer that all rows of x then use.
+// Few rows read the weights where they lie, each once. For more, 16 rows of weights at a time are widened to
+// FP32, and up to `block_rows` rows of x use them.
 #include "cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,31 +14,33 @@ HWY_BEFORE_NAMESPACE();
 namespace halfbyte::cpu::HWY_NAMESPACE {
 namespace {
 
+template <int R = 1, typename W>
+void multiply_in_place(ThreadPool& pool, const MatmulDenseArgs& args, const W* w, const Epilogue& epilogue) {
+    if constexpr (R < few_rows)
+        if (args.d.rows > R) return multiply_in_place<R + 1>(pool, args, w, epilogue);
+    const int64_t outputs = args.d.cols, K = args.x.cols, stride = 32 * steps_of(K);
+    const auto x = make_lines(R * stride);
+    for (int64_t m = 0; m < R; m++)
+        with_type(args.x.data, args.x.type, [&](const auto* p) {
+            widen(p + m * args.x.stride, K, x[0].values + m * stride, stride, -0.0f);
+        });
+    const int64_t groups = (outputs + N - 1) / N;
+    pool.parallel_for(groups, grain_for(pool, groups, N * K * (R + 1)), [&](int64_t begin, int64_t end) {
+        multiply_few_rows<R>(x[0].values, w, args.w.stride, K, begin * N, std::min(end * N, outputs),
+                             epilogue);
+    });
+}
+
 template <typename W>
 void multiply(ThreadPool& pool, const MatmulDenseArgs& args, const W* w) {
-    const int64_t rows = args.d.rows, outputs = args.d.cols, K = args.x.cols;
-    const WideRows x = widen_rows(pool, args.x);
     const Epilogue epilogue{nullptr, args.bias, args.bias_type, args.d};
-    const bool in_place = K % 32 == 0 && (rows <= tile_rows || std::is_same_v<W, float>);
-
-    const int64_t panels = (outputs + panel_columns - 1) / panel_columns;
-    pool.parallel_for(
-        panels, grain_for(pool, panels, panel_columns * K * (rows + 4)), [&](int64_t begin, int64_t end) {
-            std::unique_ptr<float[]> scratch;
-            if (!in_place)
-                scratch = std::make_unique_for_overwrite<float[]>(size_t(panel_columns * x.stride + 1));
-            for (int64_t panel = begin; panel < end; panel++) {
-                const int64_t n = panel * panel_columns, columns = std::min(panel_columns, outputs - n);
-                const W* first = w + n * args.w.stride;
-                if (in_place) {
-                    multiply_panel(x, 0, rows, first, args.w.stride, n, columns, epilogue);
-                    continue;
-                }
-                for (int64_t c = 0; c < columns; c++)
-                    widen(first + c * args.w.stride, K, scratch.get() + c * x.stride, x.stride, 0.0f);
-                multiply_panel(x, 0, rows, static_cast<const float*>(scratch.get()), x.stride, n, columns,
-                               epilogue);
-            }
+    if (args.d.rows == 0) return;
+    if (args.d.rows <= few_rows) return multiply_in_place(pool, args, w, epilogue);
+    multiply_blocked(
+        pool, args.x, args.d.cols, epilogue, [&](const WeightPanel& panel, int64_t n, int64_t columns) {
+            for (int64_t c = 0; c < round_up(columns, tile_columns); c++)
+                pack_row(w + (n + std::min(c, columns - 1)) * args.w.stride, args.x.cols, panel.steps,
+                         panel.column(c), panel.pass_stride(), tile_columns * N, 0.0f);
         });
 }
 

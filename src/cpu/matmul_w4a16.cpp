@@ -1,7 +1,6 @@
 // d[m,n] = round_T(fl(fl(sum32_k(x[m,k] * (code * SF)) * column_decode[n]) + bias[n]))
 //   x [M, K], w PackedWeight [N, K] -> d [M, N]
-// Three tiles of 16 outputs at a time are decoded to FP32 (exact) in a scratch buffer that all rows of x then
-// use.
+// A tile of 16 outputs at a time is decoded to FP32 (exact), and up to `block_rows` rows of x use it.
 #include "cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -15,8 +14,9 @@ HWY_BEFORE_NAMESPACE();
 namespace halfbyte::cpu::HWY_NAMESPACE {
 namespace {
 
-// out[r * stride + 0..16) = code * SF of the 16 rows of one packed block.
-HWY_INLINE void decode_rows(const uint8_t* codes, const uint8_t* scales, float* out, int64_t stride) {
+// One packed block of 16 outputs in FP32, in the places of a panel: `place` is its first pass and step.
+HWY_INLINE void decode_rows(const uint8_t* codes, const uint8_t* scales, const WeightPanel& panel,
+                            int64_t place) {
     const Bytes16 d8;
     const hn::Repartition<uint64_t, Bytes16> d64;
     const auto nibble = hn::Set(d8, 15);
@@ -30,46 +30,39 @@ HWY_INLINE void decode_rows(const uint8_t* codes, const uint8_t* scales, float* 
         const auto second_01 = hn::BitCast(d64, hn::InterleaveLower(d8, second_even, second_odd));
         const auto second_23 = hn::BitCast(d64, hn::InterleaveUpper(d8, second_even, second_odd));
         const auto scale = [&](int i) { return scale_times_2_112[scales[r + i]]; };
-        float* row = out + r * stride;
-        decode_16(hn::BitCast(d8, hn::InterleaveLower(d64, first_01, second_01)), scale(0), row);
-        decode_16(hn::BitCast(d8, hn::InterleaveUpper(d64, first_01, second_01)), scale(1), row + stride);
-        decode_16(hn::BitCast(d8, hn::InterleaveLower(d64, first_23, second_23)), scale(2), row + 2 * stride);
-        decode_16(hn::BitCast(d8, hn::InterleaveUpper(d64, first_23, second_23)), scale(3), row + 3 * stride);
+        float* row = panel.column(r) + place;
+        const int64_t pass = panel.pass_stride();
+        decode_16(hn::BitCast(d8, hn::InterleaveLower(d64, first_01, second_01)), scale(0), row, pass);
+        decode_16(hn::BitCast(d8, hn::InterleaveUpper(d64, first_01, second_01)), scale(1), row + N, pass);
+        decode_16(hn::BitCast(d8, hn::InterleaveLower(d64, first_23, second_23)), scale(2), row + 2 * N,
+                  pass);
+        decode_16(hn::BitCast(d8, hn::InterleaveUpper(d64, first_23, second_23)), scale(3), row + 3 * N,
+                  pass);
     }
 }
 
-// 16 rows of FP32, each `stride` long: K rounded up to 32.
-void decode_tile(const PackedWeight& w, int64_t tile, float* out, int64_t stride) {
+void decode_tile(const PackedWeight& w, int64_t tile, const WeightPanel& panel) {
     const int64_t blocks = w.blocks();
+    constexpr int block_passes = 16 / N;
     for (int64_t block = 0; block < blocks; block++)
         decode_rows(&w.codes[size_t((tile * blocks + block) * 128)],
-                    &w.block_scales[size_t((tile * blocks + block) * 16)], out + block * 16, stride);
-    // The packed padding beyond K is code 0, but a NaN scale would make a NaN of it.
-    for (int64_t r = 0; r < 16; r++)
-        for (int64_t k = w.k; k < stride; k++) out[r * stride + k] = 0.0f;
+                    &w.block_scales[size_t((tile * blocks + block) * 16)], panel,
+                    block % 2 * block_passes * panel.pass_stride() + block / 2 * tile_columns * N);
+    // What is beyond K becomes +0: the packed padding is code 0, but its scale may be negative, and half a
+    // step may be missing.
+    for (int64_t k = w.k; k < panel.steps * 32; k++)
+        for (int64_t c = 0; c < panel_columns; c++)
+            panel.column(c)[k % 32 / N * panel.pass_stride() + k / 32 * tile_columns * N + k % N] = 0.0f;
 }
 
 }  // namespace
 
 void matmul_w4a16(ThreadPool& pool, const MatmulW4A16Args& args) {
     const PackedWeight& w = *args.w;
-    const int64_t rows = args.d.rows, outputs = args.d.cols;
-    const WideRows x = widen_rows(pool, args.x);
     const Epilogue epilogue{args.column_decode, args.bias, args.bias_type, args.d};
-
-    const int64_t panels = (outputs + panel_columns - 1) / panel_columns;
-    pool.parallel_for(
-        panels, grain_for(pool, panels, panel_columns * w.k * (rows + 8)), [&](int64_t begin, int64_t end) {
-            const auto scratch =
-                std::make_unique_for_overwrite<float[]>(size_t(panel_columns * x.stride + 1));
-            for (int64_t panel = begin; panel < end; panel++) {
-                const int64_t n = panel * panel_columns, columns = std::min(panel_columns, outputs - n);
-                for (int64_t c = 0; c < columns; c += 16)
-                    decode_tile(w, (n + c) / 16, scratch.get() + c * x.stride, x.stride);
-                multiply_panel(x, 0, rows, static_cast<const float*>(scratch.get()), x.stride, n, columns,
-                               epilogue);
-            }
-        });
+    multiply_blocked(pool, args.x, args.d.cols, epilogue, [&](const WeightPanel& panel, int64_t n, int64_t) {
+        decode_tile(w, n / panel_columns, panel);
+    });
 }
 
 }  // namespace halfbyte::cpu::HWY_NAMESPACE
