@@ -21,24 +21,41 @@ struct Epilogue {
     Matrix d;
 };
 
+// d[0..count) = round_T(fl(fl(sums * alpha) + bias)); without column_decode there is no alpha, without bias
+// none.
 template <typename T>
-void write_row(const float* values, T* d, int64_t count) {
+HWY_INLINE void finish_values(const float* sums, float row_decode, const float* column_decode,
+                              const float* bias, T* d, int64_t count) {
+    const auto finish = [&](V v, V columns, V added) HWY_ATTR {
+        if (column_decode != nullptr) v = hn::Mul(v, hn::Mul(set(row_decode), columns));
+        return bias != nullptr ? hn::Add(v, added) : v;
+    };
+    const V none = hn::Zero(F32());
     int64_t i = 0;
-    for (; i + N <= count; i += N) store(load(values + i), d + i);
-    if (i < count) store_first(load_first(values + i, count - i), d + i, count - i);
+    for (; i + N <= count; i += N)
+        store(finish(load(sums + i), column_decode != nullptr ? load(column_decode + i) : none,
+                     bias != nullptr ? load(bias + i) : none),
+              d + i);
+    if (const int64_t rest = count - i; rest > 0)
+        store_first(finish(load_first(sums + i, rest),
+                           column_decode != nullptr ? load_first(column_decode + i, rest) : none,
+                           bias != nullptr ? load_first(bias + i, rest) : none),
+                    d + i, rest);
 }
 
-// sums [count] are overwritten. alpha = fl(row_decode * column_decode[n]).
+// alpha = fl(row_decode * column_decode[n]).
 inline void finish_row(const Epilogue& e, float row_decode, int64_t m, int64_t n, int64_t count,
-                       float* sums) {
-    if (e.column_decode != nullptr)
-        for (int64_t j = 0; j < count; j++) sums[j] *= row_decode * e.column_decode[n + j];
+                       const float* sums) {
+    const float* column_decode = e.column_decode == nullptr ? nullptr : e.column_decode + n;
+    float wide[epilogue_columns];
+    const float* bias = nullptr;
     if (e.bias != nullptr) {
-        float bias[epilogue_columns];
-        with_type(e.bias, e.bias_type, [&](const auto* p) { widen(p + n, count, bias, count, 0.0f); });
-        for (int64_t j = 0; j < count; j++) sums[j] += bias[j];
+        with_type(e.bias, e.bias_type, [&](const auto* p) { widen(p + n, count, wide, count, 0.0f); });
+        bias = wide;
     }
-    with_type(e.d.data, e.d.type, [&](auto* d) { write_row(sums, d + m * e.d.stride + n, count); });
+    with_type(e.d.data, e.d.type, [&](auto* d) {
+        finish_values(sums, row_decode, column_decode, bias, d + m * e.d.stride + n, count);
+    });
 }
 
 }  // namespace halfbyte::cpu::HWY_NAMESPACE

@@ -4,12 +4,15 @@
 //
 // Everything up to the block product p = (sum of 16 products of codes) * SFa * SFw is exact, so each level
 // takes the way its integer instructions offer. Codes are doubled to integers a2, w2 in -12..12; p = (sum of
-// a2 * w2) * (SFa/4) * SFw.
-//   avx512  vpdpbusd with u8 (w2 + 12) and s8 a2; the accumulator starts at -12 * (sum of a2)
-//   avx2    vpmaddubsw likewise; four of its sums of pairs stay below 2^15
+// a2 * w2) * (SFa/4) * SFw. The avx levels multiply unsigned by signed bytes: one side is raised by 12 and
+// the sum starts at -12 * (sum of the other side).
+//   avx512  vpdpbusd
+//   avx2    vpmaddubsw; four of its sums of pairs stay below 2^15
 //   scalar  16-bit multiplications and additions: the sum of 16 products is at most 2304
-// Order of work: 16 outputs (a tile) x 64 blocks (a chain) of weights are decoded once into 20 KB that stay
-// in L1; all rows of a then pass by, `group_rows` at a time.
+// Two orders of work. Up to `direct_rows` rows, which is decoding tokens, read the weights once, from memory
+// to registers, with w raised. For more rows a strip of outputs x 64 blocks (a chain) of weights is decoded
+// into a buffer in L1, and all rows of a pass by, `group_rows` at a time, with a raised: the sums of w are
+// made once for all rows.
 #include "cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -38,20 +41,29 @@ namespace {
 
 inline constexpr int64_t chain_blocks = 64;
 inline constexpr int tile_outputs = 16;
+#if HWY_TARGET == HWY_EMU128
+inline constexpr int strip_outputs = tile_outputs, group_rows = 4, direct_rows = 0;
+#else
+inline constexpr int strip_outputs = 2 * N;  // two vectors share each broadcast of activations
 inline constexpr int group_rows = N == 16 ? 8 : 4;
+inline constexpr int direct_rows = N == 16 ? 8 : 2;
+#endif
 inline constexpr int64_t pass_rows =
-    128;  // their chain sums wait in a buffer while a tile's chains are walked through
+    128;  // their chain sums wait in a buffer while a strip's chains are walked through
 
-// 12 + twice the value of each code.
+inline constexpr int raise = 12;  // makes a doubled code unsigned
+
+// Twice the value of each code, and the same raised.
 alignas(16) inline constexpr uint8_t doubled_plus_12[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                                             12, 11, 10, 9,  8,  6,  4,  0};
 
-// The quantised rows, unpacked once per call. Rows go in groups of R = group_rows (the last one smaller);
-// inside a group everything of one block lies together: codes [R][16] doubled, offsets [R] = -12 * sum,
-// scales [R] = SFa * scale_factor. The order of a block's codes is that of a packed tile: elements 0 2 4 6, 1
-// 3 5 7, 8 10 12 14, 9 11 13 15.
+// The quantised rows, unpacked once per call. Rows go in groups of R (group_rows, or direct_rows; the last
+// one smaller); inside a group everything of one block lies together: codes [R][16], doubled and raised for
+// the buffered order; doubled, with offsets [R] = -12 * sum, for the direct one; scales [R] = SFa *
+// scale_factor. The order of a block's codes is that of a packed tile: elements 0 2 4 6, 1 3 5 7, 8 10 12 14,
+// 9 11 13 15.
 struct Activations {
-    std::unique_ptr<int8_t[]> codes;
+    std::unique_ptr<uint8_t[]> codes;
     std::unique_ptr<int32_t[]> offsets;
     std::unique_ptr<float[]> scales;
 };
@@ -60,7 +72,7 @@ struct Activations {
 inline constexpr std::array<float, 256> activation_scales =
     scale_table(HWY_TARGET == HWY_EMU128 ? 0.25f : 64.0f);
 
-void unpack_group(const NvFp4View& a, int64_t first, int R, const Activations& out) {
+void unpack_group(const NvFp4View& a, int64_t first, int R, bool direct, const Activations& out) {
     const NvFp4Shape& shape = a.shape;
     const int64_t blocks = shape.blocks();
     for (int r = 0; r < R; r++) {
@@ -84,15 +96,22 @@ void unpack_group(const NvFp4View& a, int64_t first, int R, const Activations& o
                        odd = hn::BitCast(d32, hn::ShiftRight<4>(v));
             const auto ordered = hn::BitCast(d8, hn::InterleaveLower(d32, even, odd));
             const auto raised = hn::TableLookupBytes(hn::Load(d8, doubled_plus_12), ordered);
-            const auto sums = hn::SumsOf8(raised);
-            alignas(16) uint64_t halves[2];
-            hn::Store(sums, hn::Full128<uint64_t>(), halves);
-            hn::StoreU(hn::BitCast(hn::Full128<int8_t>(), hn::Sub(raised, hn::Set(d8, 12))),
-                       hn::Full128<int8_t>(), out.codes.get() + place * 16);
-            out.offsets[size_t(place)] = -12 * (int32_t(halves[0] + halves[1]) - 16 * 12);
+            const auto lowered = hn::Sub(raised, hn::Set(d8, raise));
+            // The raised side is the weights' in the direct order.
+            hn::StoreU(direct ? lowered : raised, d8, out.codes.get() + place * 16);
+            if (direct) {
+                alignas(16) uint64_t halves[2];
+                hn::Store(hn::SumsOf8(raised), hn::Full128<uint64_t>(), halves);
+                out.offsets[size_t(place)] = -raise * (int32_t(halves[0] + halves[1]) - 16 * raise);
+            }
             out.scales[size_t(place)] = activation_scales[block_scales[block % 4]];
         }
     }
+}
+
+void finish(const MatmulW4A4Args& args, int64_t m, int64_t n, int64_t columns, float* sums) {
+    const Epilogue epilogue{args.column_decode, args.bias, args.bias_type, args.d};
+    finish_row(epilogue, args.row_decode[args.row_decode_per_row ? m : 0], m, n, columns, sums);
 }
 
 #if HWY_TARGET == HWY_EMU128
@@ -104,31 +123,34 @@ struct DecodedChain {
 
 inline constexpr std::array<float, 256> weight_scales = scale_table(1.0f);
 
-void decode_chain(const uint8_t* codes, const uint8_t* scales, int64_t blocks, DecodedChain& out) {
+void decode_chain(const PackedWeight& w, int64_t strip, int64_t first, int64_t blocks, DecodedChain& out) {
+    const uint8_t* codes = &w.codes[size_t((strip * w.blocks() + first) * 128)];
+    const uint8_t* scales = &w.block_scales[size_t((strip * w.blocks() + first) * 16)];
     for (int64_t b = 0; b < blocks; b++) {
         for (int half = 0; half < 2; half++)
             for (int j = 0; j < 4; j++)
                 for (int n = 0; n < tile_outputs; n++) {
                     const uint8_t pair = codes[b * 128 + half * 64 + n * 4 + j];
-                    out.codes[b][half * 8 + j][n] = int16_t(doubled_plus_12[pair & 15] - 12);
-                    out.codes[b][half * 8 + 4 + j][n] = int16_t(doubled_plus_12[pair >> 4] - 12);
+                    out.codes[b][half * 8 + j][n] = int16_t(doubled_plus_12[pair & 15] - raise);
+                    out.codes[b][half * 8 + 4 + j][n] = int16_t(doubled_plus_12[pair >> 4] - raise);
                 }
         for (int n = 0; n < tile_outputs; n++) out.scales[b][n] = weight_scales[scales[b * 16 + n]];
     }
 }
 
 template <int R>
-void multiply_chain(const DecodedChain& w, int64_t blocks, const int8_t* a, const int32_t*,
-                    const float* scales, float (*sums)[tile_outputs]) {
+void multiply_chain(const DecodedChain& w, int64_t blocks, const uint8_t* a, const float* scales,
+                    float (*sums)[strip_outputs]) {
     for (int r = 0; r < R; r++) {
         float chain[tile_outputs] = {};
         for (int64_t b = 0; b < blocks; b++) {
-            const int8_t* code = a + (b * R + r) * 16;
+            const uint8_t* raised = a + (b * R + r) * 16;
             const float scale = scales[b * R + r];
             for (int n = 0; n < tile_outputs; n++) {
                 int16_t sum = 0;
 #pragma GCC unroll 16
-                for (int k = 0; k < 16; k++) sum = int16_t(sum + w.codes[b][k][n] * code[k]);
+                for (int k = 0; k < 16; k++)
+                    sum = int16_t(sum + w.codes[b][k][n] * int16_t(raised[k] - raise));
                 chain[n] += float(sum) * (scale * w.scales[b][n]);
             }
         }
@@ -138,87 +160,186 @@ void multiply_chain(const DecodedChain& w, int64_t blocks, const int8_t* a, cons
 
 #else
 
-struct DecodedChain {
-    alignas(
-        64) uint8_t codes[chain_blocks][4][tile_outputs * 4];  // 12 + doubled, four elements of each output
-    alignas(64) float scales[chain_blocks][tile_outputs];      // SFw * 2^-8
-};
+using Bytes = hn::ScalableTag<uint8_t>;
+using Ints = hn::Vec<I32>;
 
-// An E4M3 byte's exponent and mantissa, read as FP16, are the value times 2^-8 (biases 7 and 15); 0x7F is NaN
-// in one and 1.875 in the other.
-HWY_INLINE V decode_scales(const uint8_t* bytes) {
-    const hn::Rebind<uint16_t, F32> d16;
-    const hn::Rebind<uint8_t, F32> d8;
-    const auto wide = hn::PromoteTo(d16, hn::LoadU(d8, bytes));
-    const auto magnitude = hn::And(hn::ShiftLeft<7>(wide), hn::Set(d16, 0x3F80));
-    const auto sign = hn::And(hn::ShiftLeft<8>(wide), hn::Set(d16, 0x8000));
-    const auto nan = hn::VecFromMask(d16, hn::Eq(magnitude, hn::Set(d16, 0x3F80)));
-    const hn::Rebind<hwy::float16_t, F32> f16;
-    return hn::PromoteTo(F32(), hn::BitCast(f16, hn::Or(hn::Or(magnitude, sign), nan)));
-}
-
-void decode_chain(const uint8_t* codes, const uint8_t* scales, int64_t blocks, DecodedChain& out) {
-    const hn::ScalableTag<uint8_t> d8;
-    const auto table = hn::LoadDup128(d8, doubled_plus_12), nibble = hn::Set(d8, 15);
-    constexpr int step = N * 4;
-    for (int64_t b = 0; b < blocks; b++) {
-        hwy::Prefetch(codes + (b + 16) * 128);
-        hwy::Prefetch(codes + (b + 16) * 128 + 64);
-        for (int half = 0; half < 2; half++)
-            for (int i = 0; i < 64; i += step) {
-                const auto pairs = hn::LoadU(d8, codes + b * 128 + half * 64 + i);
-                hn::Store(hn::TableLookupBytes(table, hn::And(pairs, nibble)), d8,
-                          out.codes[b][half * 2] + i);
-                hn::Store(hn::TableLookupBytes(table, hn::ShiftRight<4>(pairs)), d8,
-                          out.codes[b][half * 2 + 1] + i);
-            }
-        for (int i = 0; i < tile_outputs; i += N)
-            store(decode_scales(scales + b * 16 + i), out.scales[b] + i);
-    }
-}
-
-// The integer sums of one block for N outputs: `w` has the four vectors of codes, `a` the 16 codes of a row.
-HWY_INLINE hn::Vec<I32> block_sum(const hn::Vec<hn::ScalableTag<uint8_t>> (&w)[4], const int8_t* a,
-                                  int32_t offset) {
-    const auto four = [&](int i) HWY_ATTR {
-        int32_t word;
-        std::memcpy(&word, a + 4 * i, 4);
-        return hn::Set(I32(), word).raw;
-    };
+// start + the sums of four products of u (unsigned) and s (signed) in each lane, four times: one block.
+HWY_INLINE Ints add_block(Ints start, const hn::Vec<Bytes> (&u)[4], const hn::Vec<Bytes> (&s)[4]) {
 #if HWY_TARGET == HWY_AVX3
-    __m512i sum = _mm512_set1_epi32(offset);
-    for (int i = 0; i < 4; i++) sum = _mm512_dpbusd_epi32(sum, w[i].raw, four(i));
-    return hn::Vec<I32>{sum};
+    for (int i = 0; i < 4; i++) start.raw = _mm512_dpbusd_epi32(start.raw, u[i].raw, s[i].raw);
+    return start;
 #else
     __m256i pairs[4];
-    for (int i = 0; i < 4; i++) pairs[i] = _mm256_maddubs_epi16(w[i].raw, four(i));
+    for (int i = 0; i < 4; i++) pairs[i] = _mm256_maddubs_epi16(u[i].raw, s[i].raw);
     const __m256i sum =
         _mm256_add_epi16(_mm256_add_epi16(pairs[0], pairs[1]), _mm256_add_epi16(pairs[2], pairs[3]));
-    return hn::Vec<I32>{
-        _mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), _mm256_set1_epi32(offset))};
+    return Ints{_mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), start.raw)};
 #endif
 }
 
-// Adds one chain, a sequence of FP32 additions from +0, to sums [R][16].
-template <int R>
-void multiply_chain(const DecodedChain& w, int64_t blocks, const int8_t* a, const int32_t* offsets,
-                    const float* scales, float (*sums)[tile_outputs]) {
-    const hn::ScalableTag<uint8_t> d8;
-    for (int n = 0; n < tile_outputs; n += N) {
-        V chain[R];
-        for (int r = 0; r < R; r++) chain[r] = hn::Zero(F32());
+// Four codes of a row in every lane.
+HWY_INLINE hn::Vec<Bytes> broadcast_four(const uint8_t* codes) {
+    int32_t word;
+    std::memcpy(&word, codes, 4);
+    return hn::BitCast(Bytes(), hn::Set(I32(), word));
+}
+
+// fl(chain + sum * SFw * SFa): the product is exact, so there is one rounding.
+HWY_INLINE V add_to_chain(V chain, Ints sum, V SFw, V SFa) {
+    return fma(hn::ConvertTo(F32(), sum), hn::Mul(SFw, SFa), chain);
+}
+
+// SFw * 2^-8 of N weight scales: an E4M3 byte's exponent and mantissa, read as FP16, are the value times 2^-8
+// (biases 7 and 15). 0x7F is NaN in E4M3 and 1.875 in FP16.
+template <bool has_nan>
+HWY_INLINE V decode_scales(const uint8_t* bytes) {
+    const hn::Rebind<int16_t, F32> d16;
+    const hn::Rebind<int8_t, F32> d8;
+    const auto wide = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(bytes)));
+    auto bits = hn::And(hn::ShiftLeft<7>(wide), hn::Set(d16, int16_t(0xBF80)));
+    if constexpr (has_nan) {
+        const auto magnitude = hn::And(bits, hn::Set(d16, 0x3F80));
+        bits = hn::Or(bits, hn::VecFromMask(d16, hn::Eq(magnitude, hn::Set(d16, 0x3F80))));
+    }
+    const hn::Rebind<hwy::float16_t, F32> f16;
+    return hn::PromoteTo(F32(), hn::BitCast(f16, bits));
+}
+
+// The codes of one block and N outputs, looked up in `table`.
+template <typename Table>
+HWY_INLINE void look_up(const Table& table, const uint8_t* codes, hn::Vec<Bytes> (&out)[4]) {
+    const Bytes d8;
+    const auto nibble = hn::Set(d8, 15);
+    for (int half = 0; half < 2; half++) {
+        const auto pairs = hn::LoadU(d8, codes + half * 64);
+        out[2 * half] = hn::TableLookupBytes(table, hn::And(pairs, nibble));
+        out[2 * half + 1] = hn::TableLookupBytes(table, hn::ShiftRight<4>(pairs));
+    }
+}
+
+struct DecodedChain {
+    alignas(64) uint8_t codes[chain_blocks][4][strip_outputs * 4];  // doubled, four elements of each output
+    alignas(64) float scales[chain_blocks][strip_outputs];          // SFw * 2^-8
+    alignas(64) int32_t offsets[chain_blocks][strip_outputs];       // -12 * sum of the block's codes
+};
+
+void decode_chain(const PackedWeight& w, int64_t strip, int64_t first, int64_t blocks, DecodedChain& out) {
+    const Bytes d8;
+    const auto table = hn::Sub(hn::LoadDup128(d8, doubled_plus_12), hn::Set(d8, raise));
+    for (int n = 0; n < strip_outputs; n += N) {
+        // A strip that is half beyond the last tile repeats it.
+        const int64_t tile = std::min((strip * strip_outputs + n) / tile_outputs, w.tiles() - 1);
+        const uint8_t* codes = &w.codes[size_t((tile * w.blocks() + first) * 128)] + n % tile_outputs * 4;
+        const uint8_t* scales = &w.block_scales[size_t((tile * w.blocks() + first) * 16)] + n % tile_outputs;
         for (int64_t b = 0; b < blocks; b++) {
-            hn::Vec<hn::ScalableTag<uint8_t>> codes[4];
-            for (int i = 0; i < 4; i++) codes[i] = hn::Load(d8, w.codes[b][i] + 4 * n);
-            const V SFw = hn::Load(F32(), w.scales[b] + n);
-            for (int r = 0; r < R; r++) {
-                const auto sum = block_sum(codes, a + (b * R + r) * 16, offsets[b * R + r]);
-                const V scale = hn::Mul(SFw, set(scales[b * R + r]));        // exact
-                chain[r] = fma(hn::ConvertTo(F32(), sum), scale, chain[r]);  // an exact product: one rounding
+            hn::Vec<Bytes> found[4];
+            look_up(table, codes + b * 128, found);
+            for (int i = 0; i < 4; i++) hn::Store(found[i], d8, out.codes[b][i] + 4 * n);
+            const auto twelve = hn::Set(d8, raise);
+            const auto raised = add_block(hn::Zero(I32()), {twelve, twelve, twelve, twelve}, found);
+            hn::Store(hn::Neg(raised), I32(), out.offsets[b] + n);
+            store(decode_scales<true>(scales + b * 16), out.scales[b] + n);
+        }
+    }
+}
+
+// Adds one chain, a sequence of FP32 additions from +0, to sums [R][strip_outputs].
+template <int R>
+void multiply_chain(const DecodedChain& w, int64_t blocks, const uint8_t* a, const float* scales,
+                    float (*sums)[strip_outputs]) {
+    const Bytes d8;
+    V chain[R][2];
+    for (int r = 0; r < R; r++) chain[r][0] = chain[r][1] = hn::Zero(F32());
+    for (int64_t b = 0; b < blocks; b++) {
+        for (int r = 0; r < R; r++) {
+            const uint8_t* codes = a + (b * R + r) * 16;
+            const hn::Vec<Bytes> four[4] = {broadcast_four(codes), broadcast_four(codes + 4),
+                                            broadcast_four(codes + 8), broadcast_four(codes + 12)};
+            const V SFa = set(scales[b * R + r]);
+            for (int half = 0; half < 2; half++) {
+                hn::Vec<Bytes> other[4];
+                for (int i = 0; i < 4; i++) other[i] = hn::Load(d8, w.codes[b][i] + half * 4 * N);
+                const auto sum = add_block(hn::Load(I32(), w.offsets[b] + half * N), four, other);
+                chain[r][half] =
+                    add_to_chain(chain[r][half], sum, hn::Load(F32(), w.scales[b] + half * N), SFa);
             }
         }
-        for (int r = 0; r < R; r++) store(hn::Add(load(sums[r] + n), chain[r]), sums[r] + n);
     }
+    for (int r = 0; r < R; r++)
+        for (int half = 0; half < 2; half++) {
+            float* sum = sums[r] + half * N;
+            store(hn::Add(load(sum), chain[r][half]), sum);
+        }
+}
+
+bool any_nan(const uint8_t* scales, int64_t count) {
+    const Bytes d8;
+    const auto magnitude = hn::Set(d8, 0x7F);
+    auto largest = hn::Zero(d8);
+    int64_t i = 0;
+    for (; i + 4 * N <= count; i += 4 * N)
+        largest = hn::Max(largest, hn::And(hn::LoadU(d8, scales + i), magnitude));
+    if (!hn::AllFalse(d8, hn::Eq(largest, magnitude))) return true;
+    return std::any_of(scales + i, scales + count, [](uint8_t byte) { return (byte & 0x7F) == 0x7F; });
+}
+
+// sums [R][16] of one tile and all of K, with the weights on their way from memory.
+template <int R, bool has_nan>
+void multiply_direct(const PackedWeight& w, int64_t tile, const Activations& a, float (*sums)[tile_outputs]) {
+    constexpr int vectors = tile_outputs / N;
+    constexpr int64_t ahead = 2048;  // bytes of codes: a core waits for memory as long as it takes for these
+    const auto table = hn::LoadDup128(Bytes(), doubled_plus_12);
+    const int64_t blocks = w.blocks();
+    const uint8_t* codes = w.codes.data() + tile * blocks * 128;
+    const uint8_t* scales = w.block_scales.data() + tile * blocks * 16;
+    V total[R][vectors];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < vectors; v++) total[r][v] = hn::Zero(F32());
+    for (int64_t first = 0; first < blocks; first += chain_blocks) {
+        V chain[R][vectors];
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < vectors; v++) chain[r][v] = hn::Zero(F32());
+        const int64_t end = std::min(first + chain_blocks, blocks);
+        for (int64_t b = first; b < end; b++) {
+            hwy::Prefetch(codes + b * 128 + ahead);
+            hwy::Prefetch(codes + b * 128 + ahead + 64);
+            hwy::Prefetch(scales + b * 16 + ahead / 8);
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++) {
+                hn::Vec<Bytes> found[4];
+                look_up(table, codes + b * 128 + v * 4 * N, found);
+                const V SFw = decode_scales<has_nan>(scales + b * 16 + v * N);
+#pragma GCC unroll 8
+                for (int r = 0; r < R; r++) {
+                    const uint8_t* row = a.codes.get() + (b * R + r) * 16;
+                    const hn::Vec<Bytes> four[4] = {broadcast_four(row), broadcast_four(row + 4),
+                                                    broadcast_four(row + 8), broadcast_four(row + 12)};
+                    const auto sum = add_block(hn::Set(I32(), a.offsets[size_t(b * R + r)]), found, four);
+                    chain[r][v] = add_to_chain(chain[r][v], sum, SFw, set(a.scales[size_t(b * R + r)]));
+                }
+            }
+        }
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < vectors; v++) total[r][v] = hn::Add(total[r][v], chain[r][v]);
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < vectors; v++) store(total[r][v], sums[r] + v * N);
+}
+
+// All rows, at most R, of one tile.
+template <int R>
+void multiply_tile(const MatmulW4A4Args& args, const Activations& a, int64_t tile) {
+    if constexpr (R > 1)
+        if (args.d.rows < R) return multiply_tile<R - 1>(args, a, tile);
+    const PackedWeight& w = *args.w;
+    alignas(64) float sums[R][tile_outputs];
+    const int64_t scales = w.blocks() * tile_outputs;
+    if (any_nan(w.block_scales.data() + tile * scales, scales))
+        multiply_direct<R, true>(w, tile, a, sums);
+    else
+        multiply_direct<R, false>(w, tile, a, sums);
+    const int64_t n = tile * tile_outputs, columns = std::min<int64_t>(tile_outputs, args.d.cols - n);
+    for (int r = 0; r < R; r++) finish(args, r, n, columns, sums[r]);
 }
 
 #endif
@@ -226,36 +347,30 @@ void multiply_chain(const DecodedChain& w, int64_t blocks, const int8_t* a, cons
 // Rows m..m+rows of one chain, in groups of R; R counts down to the rows that are left.
 template <int R = group_rows>
 void multiply_groups(const DecodedChain& w, int64_t first_block, int64_t chain, int64_t all_blocks,
-                     const Activations& a, int64_t m, int64_t rows, float (*sums)[tile_outputs]) {
+                     const Activations& a, int64_t m, int64_t rows, float (*sums)[strip_outputs]) {
     for (; rows >= R; m += R, rows -= R, sums += R) {
         const int64_t place = m * all_blocks + first_block * R;
-        multiply_chain<R>(w, chain, a.codes.get() + place * 16, a.offsets.get() + place,
-                          a.scales.get() + place, sums);
+        multiply_chain<R>(w, chain, a.codes.get() + place * 16, a.scales.get() + place, sums);
     }
     if constexpr (R > 1)
         if (rows > 0) multiply_groups<R - 1>(w, first_block, chain, all_blocks, a, m, rows, sums);
 }
 
-void multiply_tile(const MatmulW4A4Args& args, const Activations& a, int64_t tile) {
+void multiply_strip(const MatmulW4A4Args& args, const Activations& a, int64_t strip) {
     const PackedWeight& w = *args.w;
-    const int64_t blocks = w.blocks(), M = args.d.rows, n = tile * tile_outputs;
-    const int64_t columns = std::min<int64_t>(tile_outputs, args.d.cols - n);
-    const Epilogue epilogue{args.column_decode, args.bias, args.bias_type, args.d};
+    const int64_t blocks = w.blocks(), M = args.d.rows, n = strip * strip_outputs;
+    const int64_t columns = std::min<int64_t>(strip_outputs, args.d.cols - n);
     DecodedChain decoded;
-    alignas(64) float sums[pass_rows][tile_outputs];
+    alignas(64) float sums[pass_rows][strip_outputs];
     for (int64_t m = 0; m < M; m += pass_rows) {
         const int64_t rows = std::min(pass_rows, M - m);
         std::memset(sums, 0, size_t(rows) * sizeof sums[0]);
         for (int64_t first = 0; first < blocks; first += chain_blocks) {
             const int64_t chain = std::min(chain_blocks, blocks - first);
-            if (m == 0 || blocks > chain_blocks)
-                decode_chain(&w.codes[size_t((tile * blocks + first) * 128)],
-                             &w.block_scales[size_t((tile * blocks + first) * 16)], chain, decoded);
+            if (m == 0 || blocks > chain_blocks) decode_chain(w, strip, first, chain, decoded);
             multiply_groups(decoded, first, chain, blocks, a, m, rows, sums);
         }
-        for (int64_t r = 0; r < rows; r++)
-            finish_row(epilogue, args.row_decode[args.row_decode_per_row ? m + r : 0], m + r, n, columns,
-                       sums[r]);
+        for (int64_t r = 0; r < rows; r++) finish(args, m + r, n, columns, sums[r]);
     }
 }
 
@@ -263,20 +378,29 @@ void multiply_tile(const MatmulW4A4Args& args, const Activations& a, int64_t til
 
 void matmul_w4a4(ThreadPool& pool, const MatmulW4A4Args& args) {
     const int64_t M = args.d.rows, blocks = args.a.shape.blocks(), k = args.a.shape.k;
-    const size_t places = size_t(std::max<int64_t>(1, M * blocks));
-    const Activations a{std::make_unique_for_overwrite<int8_t[]>(places * 16),
-                        std::make_unique_for_overwrite<int32_t[]>(places),
+    if (M == 0) return;
+    const bool direct = M <= direct_rows;
+    const size_t places = size_t(M * blocks);
+    const Activations a{std::make_unique_for_overwrite<uint8_t[]>(places * 16),
+                        std::make_unique_for_overwrite<int32_t[]>(direct ? places : 0),
                         std::make_unique_for_overwrite<float[]>(places)};
-    const int64_t groups = (M + group_rows - 1) / group_rows;
-    pool.parallel_for(groups, grain_for(pool, groups, 16 * k * group_rows), [&](int64_t begin, int64_t end) {
+    const int64_t in_group = direct ? M : group_rows;
+    const int64_t groups = (M + in_group - 1) / in_group;
+    pool.parallel_for(groups, grain_for(pool, groups, 16 * k * in_group), [&](int64_t begin, int64_t end) {
         for (int64_t group = begin; group < end; group++)
-            unpack_group(args.a, group * group_rows,
-                         int(std::min<int64_t>(group_rows, M - group * group_rows)), a);
+            unpack_group(args.a, group * in_group, int(std::min<int64_t>(in_group, M - group * in_group)),
+                         direct, a);
     });
-    const int64_t tiles = (args.d.cols + tile_outputs - 1) / tile_outputs;
-    pool.parallel_for(tiles, grain_for(pool, tiles, tile_outputs * k * (M + 2)),
+#if HWY_TARGET == HWY_EMU128
+    const auto multiply = multiply_strip;
+#else
+    const auto multiply = direct ? multiply_tile<direct_rows> : multiply_strip;
+#endif
+    const int64_t outputs = direct ? tile_outputs : strip_outputs;
+    const int64_t pieces = (args.d.cols + outputs - 1) / outputs;
+    pool.parallel_for(pieces, grain_for(pool, pieces, outputs * k * (M + 2)),
                       [&](int64_t begin, int64_t end) {
-                          for (int64_t tile = begin; tile < end; tile++) multiply_tile(args, a, tile);
+                          for (int64_t piece = begin; piece < end; piece++) multiply(args, a, piece);
                       });
 }
 
