@@ -46,7 +46,7 @@ inline constexpr int strip_outputs = tile_outputs, group_rows = 4, direct_rows =
 #else
 inline constexpr int strip_outputs = 2 * N;  // two vectors share each broadcast of activations
 inline constexpr int group_rows = N == 16 ? 8 : 4;
-inline constexpr int direct_rows = N == 16 ? 8 : 2;
+inline constexpr int direct_rows = N == 16 ? 8 : 4;
 #endif
 inline constexpr int64_t pass_rows =
     128;  // their chain sums wait in a buffer while a strip's chains are walked through
@@ -356,6 +356,13 @@ void multiply_groups(const DecodedChain& w, int64_t first_block, int64_t chain, 
         if (rows > 0) multiply_groups<R - 1>(w, first_block, chain, all_blocks, a, m, rows, sums);
 }
 
+// A strip writes one or two cache lines of each row: fetched while the last chain is multiplied.
+void prepare_to_write(const Matrix& d, int64_t m, int64_t rows, int64_t n) {
+    with_type(d.data, d.type, [&](const auto* first) {
+        for (int64_t r = m; r < m + rows; r++) __builtin_prefetch(first + r * d.stride + n, 1);
+    });
+}
+
 void multiply_strip(const MatmulW4A4Args& args, const Activations& a, int64_t strip) {
     const PackedWeight& w = *args.w;
     const int64_t blocks = w.blocks(), M = args.d.rows, n = strip * strip_outputs;
@@ -368,6 +375,7 @@ void multiply_strip(const MatmulW4A4Args& args, const Activations& a, int64_t st
         for (int64_t first = 0; first < blocks; first += chain_blocks) {
             const int64_t chain = std::min(chain_blocks, blocks - first);
             if (m == 0 || blocks > chain_blocks) decode_chain(w, strip, first, chain, decoded);
+            if (first + chain == blocks) prepare_to_write(args.d, m, rows, n);
             multiply_groups(decoded, first, chain, blocks, a, m, rows, sums);
         }
         for (int64_t r = 0; r < rows; r++) finish(args, m + r, n, columns, sums[r]);
