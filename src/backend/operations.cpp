@@ -101,7 +101,7 @@ void transform_quantize(const Context& context, const TransformQuantizeArgs& arg
         write_dynamic_scales(row_amax, args.quantize);
         with_scale.encode_scale = with_scale.dynamic_encode_scale;
     }
-    cpu::clear_padding(with_scale);
+    cpu::clear_padding_rows(with_scale);
     for (int64_t first = 0; first < rows; first += part) {
         const bool made = part == rows && args.quantize.dynamic_encode_scale != nullptr;
         with_scale.x = made ? ConstMatrix{buffer.get(), DType::f32, rows, k, k} : transformed(first);

@@ -67,7 +67,7 @@ void quantize_produced(const Kernels& kernels, ThreadPool& pool, QuantizeArgs ar
         write_dynamic_scales(row_amax.data(), rows, args, 0);
     }
     if (dynamic) args.encode_scale = args.dynamic_encode_scale;
-    clear_padding(args);
+    clear_padding_rows(args);
     for_tiles(twice, [&](const ConstMatrix& y, int64_t first) {
         if (dynamic && !twice) {
             std::vector<float> row_amax(static_cast<size_t>(y.rows));

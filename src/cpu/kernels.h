@@ -17,8 +17,8 @@ std::string_view name_of(Level level);
 struct Kernels {
     Level level;
     void (*quantize)(ThreadPool&, const QuantizeArgs&);
-    // The same in parts: clear_padding once, then x holds the rows of args.shape from first_row on. Their
-    // padding along K is written.
+    // The same in parts: x holds the rows of args.shape from first_row on. Their padding along K is written,
+    // that behind the last row by clear_padding_rows.
     void (*quantize_rows)(ThreadPool&, const QuantizeArgs&, int64_t first_row);
     void (*dequantize)(ThreadPool&, const DequantizeArgs&);
     void (*transform)(ThreadPool&, const TransformArgs&);
@@ -32,8 +32,8 @@ struct Kernels {
     void (*attention)(ThreadPool&, const AttentionArgs&);
 };
 
-// Codes of the rows behind args.shape.rows as zeros, and all block scales if any of them is padding.
-void clear_padding(const QuantizeArgs& args);
+// Zeros for the codes and block scales behind args.shape.rows.
+void clear_padding_rows(const QuantizeArgs& args);
 
 // All levels of this build, lowest first.
 std::span<const Level> levels();

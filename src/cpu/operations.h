@@ -28,8 +28,9 @@ extern const PerLevel<Kernel<SoftmaxArgs>> softmax_levels;
 extern const PerLevel<Kernel<RopeArgs>> rope_levels;
 extern const PerLevel<Kernel<AttentionArgs>> attention_levels;
 
-void count_statistics(ThreadPool& pool, const QuantizeArgs& args,
-                      int64_t first_row);  // quantize.cpp; adds to *args.stats
+// Zeros for the codes and block scales of a row from a block on, up to the end of the padding; in a tiled
+// layout from the next multiple of four blocks on, and for rows that fill the last tile (quantize.cpp).
+void clear_row(const QuantizeArgs& args, int64_t row, int64_t first_block);
 
 // Calls body(pointer) with the pointer cast to the element type.
 template <typename Body>

@@ -1,4 +1,4 @@
-// E2M1 without comparisons, for machines that have no instruction for it.
+// E2M1 without divisions and comparisons, for machines that have no instruction for it.
 #pragma once
 
 #include <algorithm>
@@ -28,6 +28,14 @@ HALFBYTE_HOST_DEVICE inline int32_t e2m1_code_from_base(float q) {
     return std::min(
         {std::bit_cast<int32_t>(halves), std::bit_cast<int32_t>(ones), std::bit_cast<int32_t>(twos)});
 #endif
+}
+
+// y / SF for the E2M1 code of the quotient: r = fl(1 / SF), and one correction.
+// tests/format/quotient_test.cpp goes over every pair of significands near the midpoints, where the code
+// could be another one.
+inline float quotient_by_reciprocal(float y, float SF, float r) {
+    const float q = y * r;
+    return std::fma(std::fma(-SF, q, y), r, q);
 }
 
 }  // namespace halfbyte
