@@ -119,9 +119,19 @@ void rms_norm_quantize(const Context& context, const RmsNormQuantizeArgs& args) 
     cpu::rms_norm_quantize(kernels(context), pool_of(context), args);
 }
 
-PackedWeight pack_weight(const Context&, const NvFp4View& w) {
-    check_view("pack_weight", "w", w);
-    return cpu::pack_weight(w);
+PackedWeight pack_weight(const Context& context, const NvFp4View& w) {
+    return pack_weight(context, {&w, 1});
+}
+
+PackedWeight pack_weight(const Context& context, std::span<const NvFp4View> parts) {
+    for (const NvFp4View& part : parts) {
+        check_view("pack_weight", "w", part);
+        check(
+            part.shape.k == parts[0].shape.k, ErrorKind::usage,
+            "pack_weight: part {} has K = {}, the first one has K = {}; parts that share an input are needed",
+            &part - parts.data(), part.shape.k, parts[0].shape.k);
+    }
+    return cpu::pack_weight(pool_of(context), parts);
 }
 
 void matmul_w4a4(const Context& context, const MatmulW4A4Args& args) {

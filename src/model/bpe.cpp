@@ -90,19 +90,22 @@ Bpe::Bpe(const Json& model, const std::string& file) {
         by_id.emplace_back(value, token);
     }
     std::sort(by_id.begin(), by_id.end());
+    // Here and below an error's values are formatted only when there is one: these loops go over 100,000s.
     for (size_t i = 1; i < by_id.size(); ++i) {
-        check(by_id[i].first != by_id[i - 1].first, ErrorKind::malformed,
-              "{}: the tokens {} and {} have one id, {}", file, quote(by_id[i - 1].second),
-              quote(by_id[i].second), by_id[i].first);
+        if (by_id[i].first == by_id[i - 1].first)
+            fail(ErrorKind::malformed, "{}: the tokens {} and {} have one id, {}", file,
+                 quote(by_id[i - 1].second), quote(by_id[i].second), by_id[i].first);
     }
 
-    const auto id_of = [&](const std::string& token, const std::string& place) {
+    constexpr size_t no_merge = size_t(-1);
+    const auto id_of = [&](const std::string& token, size_t merge) {
         const auto found = vocabulary_.find(token);
-        check(found != vocabulary_.end(), ErrorKind::malformed,
-              "{}: {} names the token {}, which model.vocab lacks", file, place, quote(token));
+        if (found == vocabulary_.end())
+            fail(ErrorKind::malformed, "{}: {} names the token {}, which model.vocab lacks", file,
+                 merge == no_merge ? "model.unk_token" : fmt::format("merge {}", merge), quote(token));
         return found->second;
     };
-    if (fields.find("unk_token")) unknown_ = id_of(fields.text("unk_token"), "model.unk_token");
+    if (fields.find("unk_token")) unknown_ = id_of(fields.text("unk_token"), no_merge);
 
     const bool fallback = fields.flag("byte_fallback", false);
     for (size_t byte = 0; byte < 256; ++byte) {
@@ -126,9 +129,8 @@ Bpe::Bpe(const Json& model, const std::string& file) {
     merges_.reserve(merges.size());
     for (size_t rank = 0; rank < merges.size(); ++rank) {
         const auto [left, right] = merge_parts(merges[rank], rank, file);
-        const std::string place = fmt::format("merge {}", rank);
-        const uint64_t pair = uint64_t(id_of(left, place)) << 32 | uint32_t(id_of(right, place));
-        merges_.insert_or_assign(pair, Merge{uint32_t(rank), id_of(left + right, place)});
+        const uint64_t pair = uint64_t(id_of(left, rank)) << 32 | uint32_t(id_of(right, rank));
+        merges_.insert_or_assign(pair, Merge{uint32_t(rank), id_of(left + right, rank)});
     }
 }
 

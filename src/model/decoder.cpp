@@ -31,8 +31,7 @@ const Family& family_of(const checkpoint::Checkpoint& source) {
 KvCache::KvCache(int64_t layers, int64_t width, int64_t capacity)
     : width_(width),
       capacity_(capacity),
-      keys_(size_t(layers), std::vector<float>(size_t(width * capacity))),
-      values_(keys_) {}
+      data_(std::make_unique_for_overwrite<float[]>(size_t(2 * layers * capacity * width))) {}
 
 std::unique_ptr<Decoder> load_decoder(const Context& context, const checkpoint::Checkpoint& source,
                                       Arithmetic arithmetic, const Progress& progress) {

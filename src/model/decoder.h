@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,25 +14,25 @@
 
 namespace halfbyte::model {
 
-// Keys and values of every layer, FP32, [capacity, kv_heads * head_dim] each.
+// Keys and values of every layer, FP32, [capacity, kv_heads * head_dim] each; and the memory that the passes
+// over them work in.
 class KvCache {
   public:
     KvCache(int64_t layers, int64_t width, int64_t capacity);
     int64_t length() const { return length_; }
     int64_t capacity() const { return capacity_; }
     int64_t width() const { return width_; }
-    float* keys(int64_t layer) { return keys_[size_t(layer)].data(); }
-    float* values(int64_t layer) { return values_[size_t(layer)].data(); }
+    float* keys(int64_t layer) { return data_.get() + 2 * layer * capacity_ * width_; }
+    float* values(int64_t layer) { return keys(layer) + capacity_ * width_; }
     void append(int64_t tokens) { length_ += tokens; }
     void clear() { length_ = 0; }
+    Workspace& workspace() { return workspace_; }
 
   private:
     int64_t width_, capacity_, length_ = 0;
-    std::vector<std::vector<float>> keys_, values_;
+    std::unique_ptr<float[]> data_;  // untouched, and so without memory behind it, where no position has been
+    Workspace workspace_;
 };
-
-// Sees the input of each linear layer: module name, [rows, k].
-using InputObserver = std::function<void(const std::string& module, const float* x, int64_t rows, int64_t k)>;
 
 class Decoder {
   public:

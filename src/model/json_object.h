@@ -63,8 +63,9 @@ inline int32_t token_id(const checkpoint::Json& json, std::string_view token, co
     const int64_t* value =
         json.get_ptr<const int64_t*>();  // also for an unsigned number that the parser kept
     const bool valid = json.is_number_integer() && value && *value >= 0 && *value < token_id_limit;
-    check(valid, ErrorKind::malformed, "{}: the token {} has the id {}; needed is an integer in [0, {})",
-          file, checkpoint::quote(token), json.is_number() ? json.dump() : json.type_name(), token_id_limit);
+    if (!valid)
+        fail(ErrorKind::malformed, "{}: the token {} has the id {}; needed is an integer in [0, {})", file,
+             checkpoint::quote(token), json.is_number() ? json.dump() : json.type_name(), token_id_limit);
     return int32_t(*value);
 }
 

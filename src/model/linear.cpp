@@ -1,6 +1,8 @@
 #include "model/linear.h"
 
 #include <algorithm>
+#include <numeric>
+#include <span>
 
 #include "core/float_environment.h"
 #include "reference/reference.h"
@@ -29,10 +31,10 @@ class DenseLinear : public Linear {
 // Both NVFP4 products through the kernels: W4A4 with an input scale, W4A16 without.
 class KernelLinear : public Linear {
   public:
-    KernelLinear(PackedWeight weight, float decode, std::optional<EncodeScale> input_scale,
-                 std::vector<float> bias)
+    KernelLinear(PackedWeight weight, std::vector<float> column_decode,
+                 std::optional<EncodeScale> input_scale, std::vector<float> bias)
         : weight_(std::move(weight)),
-          column_decode_(size_t(weight_.n), decode),
+          column_decode_(std::move(column_decode)),
           input_scale_(input_scale),
           bias_(std::move(bias)) {}
 
@@ -56,23 +58,17 @@ class KernelLinear : public Linear {
                               .d = d});
     }
 
+    std::optional<float> encode_scale() const override {
+        if (!input_scale_) return {};
+        return input_scale_->encode();
+    }
+
   private:
     NvFp4View quantized(const Context& context, LinearInput& input) const {
-        const float encode_scale = input_scale_->encode();
-        const NvFp4Shape shape = NvFp4Shape::of(input.rows, input.k);
-        for (const LinearInput::Quantized& form : input.quantized)
-            if (form.encode_scale == encode_scale)
-                return {form.codes.data(), form.block_scales.data(), shape};
-        LinearInput::Quantized& form = input.quantized.emplace_back();
-        form.encode_scale = encode_scale;
-        form.codes.resize(size_t(shape.code_bytes()));
-        form.block_scales.resize(size_t(shape.scale_bytes()));
-        quantize(context, {.x = {input.x, DType::f32, input.rows, input.k, input.k},
-                           .encode_scale = &encode_scale,
-                           .shape = shape,
-                           .codes = form.codes.data(),
-                           .block_scales = form.block_scales.data()});
-        return {form.codes.data(), form.block_scales.data(), shape};
+        const float G = input_scale_->encode();
+        if (input.find_quantized(G) == nullptr) quantize(context, input.add_quantized(G));
+        const LinearInput::Quantized& form = *input.find_quantized(G);
+        return {form.codes, form.block_scales, input.shape()};
     }
 
     PackedWeight weight_;
@@ -81,50 +77,60 @@ class KernelLinear : public Linear {
     std::vector<float> bias_;
 };
 
-// A layer between its transforms.
+// Layers between their transforms: the same ones at the input of all, at the output those of each.
+struct OutputTransforms {
+    int64_t first_column, columns;
+    TransformList list;
+};
 class TransformedLinear : public Linear {
   public:
-    TransformedLinear(std::unique_ptr<Linear> inner, int64_t n, checkpoint::LinearTransforms transforms,
-                      bool by_definition)
-        : inner_(std::move(inner)), n_(n), transforms_(std::move(transforms)), by_definition_(by_definition) {
-        for (const auto& transform : transforms_.input) input_.push_back(transform.get());
+    TransformedLinear(std::unique_ptr<Linear> inner, TransformList input,
+                      std::vector<OutputTransforms> outputs, bool by_definition)
+        : inner_(std::move(inner)),
+          input_(std::move(input)),
+          outputs_(std::move(outputs)),
+          by_definition_(by_definition) {
+        for (const auto& transform : input_) input_names_.push_back(transform.get());
     }
 
     void apply(const Context& context, LinearInput& input, float* y, int64_t y_stride) const override {
         inner_->apply(context, transformed(context, input), y, y_stride);
-        apply_transforms(context, transforms_.output, {y, DType::f32, input.rows, n_, y_stride},
-                         by_definition_);
+        for (const OutputTransforms& output : outputs_)
+            apply_transforms(context, output.list,
+                             {y + output.first_column, DType::f32, input.rows, output.columns, y_stride},
+                             by_definition_);
     }
 
     LinearInput& transformed(const Context& context, LinearInput& input) const override {
         if (input_.empty()) return input;
         for (LinearInput::Transformed& form : input.transformed)
-            if (form.by == input_) return form.input;
-        LinearInput::Transformed& form = input.transformed.emplace_back();
-        form.by = input_;
-        form.values.assign(input.x, input.x + input.rows * input.k);
-        apply_transforms(context, transforms_.input,
-                         {form.values.data(), DType::f32, input.rows, input.k, input.k}, by_definition_);
-        form.input.x = form.values.data();
-        form.input.rows = input.rows;
-        form.input.k = input.k;
-        return form.input;
+            if (form.by == input_names_) return form.input;
+        auto* const values = input.workspace->take<float>(input.rows * input.k);
+        std::copy_n(input.x, input.rows * input.k, values);
+        apply_transforms(context, input_, {values, DType::f32, input.rows, input.k, input.k}, by_definition_);
+        return input.transformed
+            .emplace_back(input_names_, LinearInput(*input.workspace, values, input.rows, input.k))
+            .input;
+    }
+
+    std::optional<float> encode_scale() const override {
+        if (input_.empty()) return inner_->encode_scale();
+        return {};
     }
 
   private:
     std::unique_ptr<Linear> inner_;
-    int64_t n_;
-    checkpoint::LinearTransforms transforms_;
-    std::vector<const checkpoint::NamedTransform*> input_;
+    TransformList input_;
+    std::vector<OutputTransforms> outputs_;
+    std::vector<const checkpoint::NamedTransform*> input_names_;
     bool by_definition_;
 };
 
-std::unique_ptr<Linear> with_transforms(const checkpoint::Checkpoint& source, const std::string& module,
-                                        int64_t n, std::unique_ptr<Linear> linear, Arithmetic arithmetic) {
+const checkpoint::LinearTransforms& transforms_of(const checkpoint::Checkpoint& source,
+                                                  const std::string& module) {
+    static const checkpoint::LinearTransforms none;
     const auto found = source.transforms().linear.find(module);
-    if (found == source.transforms().linear.end()) return linear;
-    return std::make_unique<TransformedLinear>(std::move(linear), n, found->second,
-                                               arithmetic == Arithmetic::simulated);
+    return found == source.transforms().linear.end() ? none : found->second;
 }
 
 std::vector<float> load_bias(const checkpoint::Checkpoint& source, const std::string& module) {
@@ -164,35 +170,151 @@ bool takes_unit_scale(const checkpoint::Checkpoint& source, const std::string& m
     });
 }
 
-std::unique_ptr<Linear> load_linear(const checkpoint::Checkpoint& source, const std::string& module,
-                                    std::shared_ptr<const DenseWeight> weight, Arithmetic arithmetic) {
-    const int64_t n = weight->matrix().rows;
-    return with_transforms(source, module, n,
-                           std::make_unique<DenseLinear>(std::move(weight), load_bias(source, module)),
-                           arithmetic);
+LinearInput::Quantized const* LinearInput::find_quantized(float encode_scale) const {
+    for (const Quantized& form : quantized)
+        if (form.encode_scale == encode_scale) return &form;
+    return nullptr;
 }
 
-std::unique_ptr<Linear> load_linear(const Context& context, const checkpoint::Checkpoint& source,
-                                    const std::string& module, Arithmetic arithmetic) {
+QuantizeArgs LinearInput::add_quantized(float encode_scale) {
+    const NvFp4Shape form = shape();
+    quantized.push_back({encode_scale, workspace->take<uint8_t>(form.code_bytes()),
+                         workspace->take<uint8_t>(form.scale_bytes())});
+    return {.x = {x, DType::f32, rows, k, k},
+            .encode_scale = &quantized.back().encode_scale,
+            .shape = form,
+            .codes = quantized.back().codes,
+            .block_scales = quantized.back().block_scales};
+}
+
+namespace {
+
+int64_t outputs_of(const checkpoint::Checkpoint& source, const std::string& module) {
     const auto found = source.nvfp4().find(module);
-    if (found == source.nvfp4().end())
-        return load_linear(source, module, std::make_shared<DenseWeight>(source, module + ".weight"),
-                           arithmetic);
-    std::vector<float> bias = load_bias(source, module);
-    const checkpoint::NvFp4Linear& weight = found->second;
-    std::optional<EncodeScale> input_scale = weight.input_scale;
-    if (arithmetic == Arithmetic::w4a16) input_scale.reset();
-    if (arithmetic == Arithmetic::unit_scale && takes_unit_scale(source, module))
-        input_scale = EncodeScale(6.0f);
+    return found != source.nvfp4().end() ? found->second.n : source.dense().at(module + ".weight").rows();
+}
+
+// What the layer quantises its input with.
+std::optional<EncodeScale> input_scale_of(const checkpoint::Checkpoint& source, const std::string& module,
+                                          Arithmetic arithmetic) {
+    if (arithmetic == Arithmetic::w4a16) return {};
+    if (arithmetic == Arithmetic::unit_scale && takes_unit_scale(source, module)) return EncodeScale(6.0f);
+    return source.nvfp4().at(module).input_scale;
+}
+
+// Whether two layers that read one input can be one product of the kernels. The simulation has every layer by
+// itself, and dense weights stay where they are mapped.
+bool fit_together(const checkpoint::Checkpoint& source, const std::string& a, const std::string& b,
+                  Arithmetic arithmetic) {
+    if (arithmetic == Arithmetic::simulated || !source.nvfp4().contains(a) || !source.nvfp4().contains(b))
+        return false;
+    const auto scale_a = input_scale_of(source, a, arithmetic),
+               scale_b = input_scale_of(source, b, arithmetic);
+    return scale_a.has_value() == scale_b.has_value() && (!scale_a || scale_a->word() == scale_b->word()) &&
+           transforms_of(source, a).input == transforms_of(source, b).input;
+}
+
+std::unique_ptr<Linear> load_kernel_product(const Context& context, const checkpoint::Checkpoint& source,
+                                            std::span<const std::string> modules, Arithmetic arithmetic) {
+    std::vector<NvFp4View> parts;
+    std::vector<float> column_decode, biases;
+    bool biased = false;
+    for (const std::string& module : modules) {
+        const checkpoint::NvFp4Linear& weight = source.nvfp4().at(module);
+        parts.push_back({weight.codes, weight.block_scales, NvFp4Shape::of(weight.n, weight.k)});
+        column_decode.resize(column_decode.size() + size_t(weight.n), weight.weight_scale.decode());
+        std::vector<float> bias = load_bias(source, module);
+        biased |= !bias.empty();
+        // A layer without a bias beside one that has it: -0 changes no sum, not even the sign of a zero.
+        bias.resize(size_t(weight.n), -0.0f);
+        biases.insert(biases.end(), bias.begin(), bias.end());
+    }
+    if (!biased) biases.clear();
+    auto linear =
+        std::make_unique<KernelLinear>(pack_weight(context, parts), std::move(column_decode),
+                                       input_scale_of(source, modules[0], arithmetic), std::move(biases));
+    for (const std::string& module : modules) source.release(module);  // packed, they are not read again
+    return linear;
+}
+
+// columns: the outputs of each module.
+std::unique_ptr<Linear> with_transforms(const checkpoint::Checkpoint& source,
+                                        std::span<const std::string> modules,
+                                        std::span<const int64_t> columns, std::unique_ptr<Linear> linear,
+                                        Arithmetic arithmetic) {
+    std::vector<OutputTransforms> outputs;
+    int64_t first = 0;
+    for (size_t i = 0; i < modules.size(); first += columns[i++])
+        if (const TransformList& list = transforms_of(source, modules[i]).output; !list.empty())
+            outputs.push_back({first, columns[i], list});
+    const TransformList& input = transforms_of(source, modules[0]).input;
+    if (input.empty() && outputs.empty()) return linear;
+    return std::make_unique<TransformedLinear>(std::move(linear), input, std::move(outputs),
+                                               arithmetic == Arithmetic::simulated);
+}
+
+// Modules that fit together, as one product.
+std::unique_ptr<Linear> load_product(const Context& context, const checkpoint::Checkpoint& source,
+                                     std::span<const std::string> modules, std::span<const int64_t> columns,
+                                     Arithmetic arithmetic) {
     std::unique_ptr<Linear> linear;
-    if (arithmetic == Arithmetic::simulated)
-        linear = make_simulated_linear(weight, input_scale, std::move(bias));
-    else
-        linear = std::make_unique<KernelLinear>(
-            pack_weight(context, {weight.codes, weight.block_scales, NvFp4Shape::of(weight.n, weight.k)}),
-            weight.weight_scale.decode(), input_scale, std::move(bias));
-    source.release(module);  // both have copies of their own
-    return with_transforms(source, module, weight.n, std::move(linear), arithmetic);
+    const auto found = source.nvfp4().find(modules[0]);
+    if (found == source.nvfp4().end()) {
+        linear = std::make_unique<DenseLinear>(std::make_shared<DenseWeight>(source, modules[0] + ".weight"),
+                                               load_bias(source, modules[0]));
+    } else if (arithmetic == Arithmetic::simulated) {
+        linear =
+            make_simulated_linear(found->second, found->second.input_scale, load_bias(source, modules[0]));
+        source.release(modules[0]);  // it has a copy of its own
+    } else {
+        linear = load_kernel_product(context, source, modules, arithmetic);
+    }
+    return with_transforms(source, modules, columns, std::move(linear), arithmetic);
+}
+
+}  // namespace
+
+LinearGroup::LinearGroup(const Context& context, const checkpoint::Checkpoint& source,
+                         const std::vector<std::string>& modules, Arithmetic arithmetic) {
+    int64_t first_column = 0;
+    for (size_t first = 0, end; first < modules.size(); first = end) {
+        end = first + 1;
+        while (end < modules.size() && fit_together(source, modules[first], modules[end], arithmetic)) end++;
+        const std::span part = std::span(modules).subspan(first, end - first);
+        std::vector<int64_t> columns;
+        for (const std::string& module : part) columns.push_back(outputs_of(source, module));
+        products_.push_back({{part.begin(), part.end()},
+                             first_column,
+                             load_product(context, source, part, columns, arithmetic)});
+        first_column += std::accumulate(columns.begin(), columns.end(), int64_t(0));
+    }
+}
+
+LinearGroup::LinearGroup(const checkpoint::Checkpoint& source, const std::string& module,
+                         std::shared_ptr<const DenseWeight> weight, Arithmetic arithmetic) {
+    const int64_t n = weight->matrix().rows;
+    auto linear = std::make_unique<DenseLinear>(std::move(weight), load_bias(source, module));
+    products_.push_back(
+        {{module}, 0, with_transforms(source, {&module, 1}, {&n, 1}, std::move(linear), arithmetic)});
+}
+
+void LinearGroup::apply(const Context& context, LinearInput& input, float* y, int64_t y_stride) const {
+    for (const Product& product : products_)
+        product.linear->apply(context, input, y + product.first_column, y_stride);
+}
+
+std::optional<float> LinearGroup::encode_scale() const {
+    const std::optional<float> scale = products_[0].linear->encode_scale();
+    for (const Product& product : products_)
+        if (product.linear->encode_scale() != scale) return {};
+    return scale;
+}
+
+void LinearGroup::show_input(const Context& context, LinearInput& input,
+                             const InputObserver& observer) const {
+    for (const Product& product : products_)
+        for (const std::string& module : product.modules)
+            observer(module, product.linear->transformed(context, input).x, input.rows, input.k);
 }
 
 }  // namespace halfbyte::model

@@ -1,7 +1,8 @@
 // One layer, with R the residual stream [T, hidden]:
 //   n = rms_norm(R);  q, k, v = n Wq, n Wk, n Wv;  rope(q), rope(k);  R += attention(q, K, V) Wo
 //   n = rms_norm(R);  R += (silu(n Wgate) * (n Wup)) Wdown
-// Everything is FP32 but the weights; the additions to R happen inside the norm that reads them next. A
+// Everything is FP32 but the weights; the additions to R happen inside the norm that reads them next. The
+// products of one line are one where their input scales and transforms allow it (LinearGroup). A
 // checkpoint's transforms stand around each product, behind the embedding, and on q and k behind RoPE.
 #include "model/llama.h"
 
@@ -18,14 +19,16 @@ using checkpoint::Checkpoint;
 using checkpoint::ModelConfig;
 
 struct Layer {
-    std::string name;  // "model.layers.0."
     DenseWeight input_norm, attention_norm;
-    std::unique_ptr<Linear> q, k, v, o, gate, up, down;
+    LinearGroup qkv, o, gate_up, down;
     checkpoint::AttentionTransforms transforms;
 };
 
-Matrix matrix(std::vector<float>& data, int64_t rows, int64_t cols) {
-    return {data.data(), DType::f32, rows, cols, cols};
+Matrix matrix(float* data, int64_t rows, int64_t cols, int64_t stride) {
+    return {data, DType::f32, rows, cols, stride};
+}
+Matrix matrix(float* data, int64_t rows, int64_t cols) {
+    return matrix(data, rows, cols, cols);
 }
 
 ConstMatrix constant(const Matrix& m) {
@@ -46,20 +49,21 @@ class Llama : public Decoder {
         for (int64_t i = 0; i < config_.layers; i++) {
             report(progress, "load", i, config_.layers);
             const std::string name = "model.layers." + std::to_string(i) + ".";
-            const auto linear = [&](const char* part) {
-                return load_linear(context, source, name + part, arithmetic);
+            const auto linears = [&](std::vector<std::string> parts) {
+                for (std::string& part : parts) part.insert(0, name);
+                return LinearGroup(context, source, parts, arithmetic);
             };
             const auto attention = transforms.attention.find(name + "self_attn");
-            layers_.push_back({name, DenseWeight(source, name + "input_layernorm.weight"),
+            layers_.push_back({DenseWeight(source, name + "input_layernorm.weight"),
                                DenseWeight(source, name + "post_attention_layernorm.weight"),
-                               linear("self_attn.q_proj"), linear("self_attn.k_proj"),
-                               linear("self_attn.v_proj"), linear("self_attn.o_proj"),
-                               linear("mlp.gate_proj"), linear("mlp.up_proj"), linear("mlp.down_proj"),
+                               linears({"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}),
+                               linears({"self_attn.o_proj"}), linears({"mlp.gate_proj", "mlp.up_proj"}),
+                               linears({"mlp.down_proj"}),
                                attention == transforms.attention.end() ? checkpoint::AttentionTransforms{}
                                                                        : attention->second});
         }
-        lm_head_ = config_.tie_word_embeddings ? load_linear(source, "lm_head", embedding_, arithmetic)
-                                               : load_linear(context, source, "lm_head", arithmetic);
+        lm_head_.emplace(config_.tie_word_embeddings ? LinearGroup(source, "lm_head", embedding_, arithmetic)
+                                                     : LinearGroup(context, source, {"lm_head"}, arithmetic));
         report(progress, "load", config_.layers, config_.layers);
     }
 
@@ -79,125 +83,160 @@ class Llama : public Decoder {
         check(wanted >= 0 && wanted <= T, ErrorKind::usage, "logits of {} positions wanted, {} run", wanted,
               T);
         if (T == 0) return;
-        extend_rope_table(cache.capacity());
+        extend_rope_table(cache.length() + T, cache.capacity());
 
-        std::vector<float> residual(size_t(T * hidden));
+        Workspace& workspace = cache.workspace();
+        const Workspace::Scope scope(workspace);
+        Stream stream = {T, workspace.take<float>(T * hidden), workspace.take<float>(T * hidden), false};
         for (int64_t t = 0; t < T; t++) {
             const int32_t token = tokens[size_t(t)];
             check(token >= 0 && token < config_.vocab_size, ErrorKind::usage,
                   "token {}: ids from 0 to {} are possible", token, config_.vocab_size - 1);
-            embedding_->row_to_float(token, residual.data() + t * hidden);
+            embedding_->row_to_float(token, stream.residual + t * hidden);
         }
-        apply_transforms(context, embedding_transforms_, matrix(residual, T, hidden), by_definition_);
-        std::vector<float> delta, normed(residual.size());
-        for (int64_t i = 0; i < config_.layers; i++)
-            run_layer(context, cache, i, T, residual, delta, normed, observer);
+        apply_transforms(context, embedding_transforms_, matrix(stream.residual, T, hidden), by_definition_);
+        for (int64_t i = 0; i < config_.layers; i++) {
+            // Behind the last layer's keys and values only the rows whose logits are wanted go on.
+            const bool last = i + 1 == config_.layers;
+            run_layer(context, cache, i, stream, last && !observer ? wanted : T, observer);
+        }
         cache.append(T);
+        if (stream.T == 0) return;
 
-        normalize(context, T, residual, delta, final_norm_, normed);
-        if (observer) {
-            LinearInput all = input_of(normed.data(), T, hidden);
-            observer("lm_head", lm_head_->transformed(context, all).x, T, hidden);
-        }
+        LinearInput input = normalized(context, workspace, stream, final_norm_, *lm_head_, observer);
         if (wanted == 0) return;
-        LinearInput last = input_of(normed.data() + (T - wanted) * hidden, wanted, hidden);
+        if (stream.T == wanted) return lm_head_->apply(context, input, logits, config_.vocab_size);
+        LinearInput last(workspace, input.x + (T - wanted) * hidden, wanted, hidden);
         lm_head_->apply(context, last, logits, config_.vocab_size);
     }
 
   private:
-    static LinearInput input_of(const float* x, int64_t rows, int64_t k) {
-        LinearInput input;
-        input.x = x;
-        input.rows = rows;
-        input.k = k;
+    // The residual stream [T, hidden], and the output of the last block [T, hidden], which the next norm adds
+    // to it.
+    struct Stream {
+        int64_t T;
+        float *residual, *delta;
+        bool has_delta;  // not before the first block
+    };
+
+    // rms_norm(residual + delta), the sum written back, as the input of `reader`.
+    LinearInput normalized(const Context& context, Workspace& workspace, const Stream& stream,
+                           const DenseWeight& weight, const LinearGroup& reader,
+                           const InputObserver& observer) const {
+        const int64_t T = stream.T, hidden = config_.hidden_size;
+        const Matrix sum = matrix(stream.residual, T, hidden);
+        const ConstMatrix x = constant(stream.has_delta ? matrix(stream.delta, T, hidden) : sum);
+        const Matrix residual = stream.has_delta ? sum : Matrix{};
+        const auto epsilon = float(config_.rms_norm_eps);
+        if (const auto G = reader.encode_scale(); G && !observer) {
+            LinearInput input(workspace, nullptr, T, hidden);
+            rms_norm_quantize(context, {.x = x,
+                                        .residual = residual,
+                                        .weight = weight.matrix(),
+                                        .epsilon = epsilon,
+                                        .quantize = input.add_quantized(*G)});
+            return input;
+        }
+        auto* const y = workspace.take<float>(T * hidden);
+        rms_norm(context, {.x = x,
+                           .residual = residual,
+                           .weight = weight.matrix(),
+                           .epsilon = epsilon,
+                           .y = matrix(y, T, hidden)});
+        LinearInput input(workspace, y, T, hidden);
+        if (observer) reader.show_input(context, input, observer);
         return input;
     }
 
-    // normed = rms_norm(residual + delta), the sum written back; delta is empty before the first layer.
-    void normalize(const Context& context, int64_t T, std::vector<float>& residual, std::vector<float>& delta,
-                   const DenseWeight& weight, std::vector<float>& normed) const {
-        const int64_t hidden = config_.hidden_size;
-        const Matrix sum = matrix(residual, T, hidden);
-        rms_norm(context, {.x = delta.empty() ? constant(sum) : constant(matrix(delta, T, hidden)),
-                           .residual = delta.empty() ? Matrix{} : sum,
-                           .weight = weight.matrix(),
-                           .epsilon = float(config_.rms_norm_eps),
-                           .y = matrix(normed, T, hidden)});
+    // silu(gate) * up as the input of `reader`.
+    LinearInput multiplied(const Context& context, Workspace& workspace, const Matrix& gate, const Matrix& up,
+                           const LinearGroup& reader, const InputObserver& observer) const {
+        const int64_t T = gate.rows, inner = gate.cols;
+        if (const auto G = reader.encode_scale(); G && !observer) {
+            LinearInput input(workspace, nullptr, T, inner);
+            silu_mul_quantize(
+                context, {.gate = constant(gate), .up = constant(up), .quantize = input.add_quantized(*G)});
+            return input;
+        }
+        auto* const y = workspace.take<float>(T * inner);
+        silu_mul(context, {.gate = constant(gate), .up = constant(up), .y = matrix(y, T, inner)});
+        LinearInput input(workspace, y, T, inner);
+        if (observer) reader.show_input(context, input, observer);
+        return input;
     }
 
-    void run_layer(const Context& context, KvCache& cache, int64_t index, int64_t T,
-                   std::vector<float>& residual, std::vector<float>& delta, std::vector<float>& normed,
+    // Keys and values of all rows; the results of the last `kept` ones, which the stream then is.
+    void run_layer(const Context& context, KvCache& cache, int64_t index, Stream& stream, int64_t kept,
                    const InputObserver& observer) const {
         const Layer& layer = layers_[size_t(index)];
-        const int64_t hidden = config_.hidden_size, first = cache.length();
-        const int64_t q_width = config_.heads * config_.head_dim, kv_width = cache.width();
-        // Each layer of a group may transform the input that they share in its own way.
-        using Part = std::pair<const char*, const Linear*>;
-        const auto input = [&](const std::vector<float>& x, int64_t k, std::initializer_list<Part> parts) {
-            LinearInput shared = input_of(x.data(), T, k);
-            for (const auto& [module, linear] : parts)
-                if (observer) observer(layer.name + module, linear->transformed(context, shared).x, T, k);
-            return shared;
-        };
+        attend(context, cache, index, layer, stream, kept, observer);
+        stream.residual += (stream.T - kept) * config_.hidden_size;
+        stream.T = kept;
+        stream.has_delta = true;
+        if (kept == 0) return;
 
-        normalize(context, T, residual, delta, layer.input_norm, normed);
-        LinearInput attention_input = input(normed, hidden,
-                                            {{"self_attn.q_proj", layer.q.get()},
-                                             {"self_attn.k_proj", layer.k.get()},
-                                             {"self_attn.v_proj", layer.v.get()}});
-        std::vector<float> q(size_t(T * q_width)), attended(q.size());
-        float* keys = cache.keys(index) + first * kv_width;
-        layer.q->apply(context, attention_input, q.data(), q_width);
-        layer.k->apply(context, attention_input, keys, kv_width);
-        layer.v->apply(context, attention_input, cache.values(index) + first * kv_width, kv_width);
-        rotate(context, matrix(q, T, q_width), config_.heads, first);
-        rotate(context, {keys, DType::f32, T, kv_width, kv_width}, config_.kv_heads, first);
+        Workspace& workspace = cache.workspace();
+        const Workspace::Scope scope(workspace);
+        const int64_t T = stream.T, inner = config_.intermediate_size;
+        LinearInput input =
+            normalized(context, workspace, stream, layer.attention_norm, layer.gate_up, observer);
+        auto* const gate_up = workspace.take<float>(T * 2 * inner);
+        layer.gate_up.apply(context, input, gate_up, 2 * inner);
+        LinearInput product = multiplied(context, workspace, matrix(gate_up, T, inner, 2 * inner),
+                                         matrix(gate_up + inner, T, inner, 2 * inner), layer.down, observer);
+        layer.down.apply(context, product, stream.delta, config_.hidden_size);
+    }
+
+    // delta [kept, hidden] = attention(rms_norm(residual + delta)) Wo
+    void attend(const Context& context, KvCache& cache, int64_t index, const Layer& layer,
+                const Stream& stream, int64_t kept, const InputObserver& observer) const {
+        Workspace& workspace = cache.workspace();
+        const Workspace::Scope scope(workspace);
+        const int64_t T = stream.T, first = cache.length();
+        const int64_t q_width = config_.heads * config_.head_dim, kv_width = cache.width();
+        LinearInput input = normalized(context, workspace, stream, layer.input_norm, layer.qkv, observer);
+        // A row holds q, k and v side by side; the heads of q and k are rotated as one.
+        const int64_t width = q_width + 2 * kv_width;
+        auto* const q = workspace.take<float>(T * width);
+        float *const k = q + q_width, *const v = k + kv_width;
+        layer.qkv.apply(context, input, q, width);
+        rope(context, {.x = matrix(q, T, q_width + kv_width, width),
+                       .heads = config_.heads + config_.kv_heads,
+                       .head_dim = config_.head_dim,
+                       .first_position = first,
+                       .cos = cos_.data(),
+                       .sin = sin_.data()});
         // Blocks divide head_dim, so they lie inside a head; the cache holds transformed keys.
-        apply_transforms(context, layer.transforms.q, matrix(q, T, q_width), by_definition_);
-        apply_transforms(context, layer.transforms.k, {keys, DType::f32, T, kv_width, kv_width},
-                         by_definition_);
-        attention(context, {.q = constant(matrix(q, T, q_width)),
+        apply_transforms(context, layer.transforms.q, matrix(q, T, q_width, width), by_definition_);
+        apply_transforms(context, layer.transforms.k, matrix(k, T, kv_width, width), by_definition_);
+        for (int64_t t = 0; t < T; t++) {
+            std::copy_n(k + t * width, kv_width, cache.keys(index) + (first + t) * kv_width);
+            std::copy_n(v + t * width, kv_width, cache.values(index) + (first + t) * kv_width);
+        }
+        if (kept == 0) return;
+        auto* const attended = workspace.take<float>(kept * q_width);
+        attention(context, {.q = constant(matrix(q + (T - kept) * width, kept, q_width, width)),
                             .keys = cache.keys(index),
                             .values = cache.values(index),
                             .cache_stride = kv_width,
                             .heads = config_.heads,
                             .kv_heads = config_.kv_heads,
                             .head_dim = config_.head_dim,
-                            .first_position = first,
-                            .o = matrix(attended, T, q_width)});
-        LinearInput o_input = input(attended, q_width, {{"self_attn.o_proj", layer.o.get()}});
-        delta.resize(size_t(T * hidden));
-        layer.o->apply(context, o_input, delta.data(), hidden);
-
-        normalize(context, T, residual, delta, layer.attention_norm, normed);
-        const int64_t inner = config_.intermediate_size;
-        LinearInput mlp_input =
-            input(normed, hidden, {{"mlp.gate_proj", layer.gate.get()}, {"mlp.up_proj", layer.up.get()}});
-        std::vector<float> gate(size_t(T * inner)), up(gate.size());
-        layer.gate->apply(context, mlp_input, gate.data(), inner);
-        layer.up->apply(context, mlp_input, up.data(), inner);
-        silu_mul(context, {.gate = constant(matrix(gate, T, inner)),
-                           .up = constant(matrix(up, T, inner)),
-                           .y = matrix(gate, T, inner)});
-        LinearInput down_input = input(gate, inner, {{"mlp.down_proj", layer.down.get()}});
-        layer.down->apply(context, down_input, delta.data(), hidden);
+                            .first_position = first + T - kept,
+                            .o = matrix(attended, kept, q_width)});
+        LinearInput o_input(workspace, attended, kept, q_width);
+        if (observer) layer.o.show_input(context, o_input, observer);
+        layer.o.apply(context, o_input, stream.delta, config_.hidden_size);
     }
 
-    void rotate(const Context& context, const Matrix& x, int64_t heads, int64_t first) const {
-        rope(context, {.x = x,
-                       .heads = heads,
-                       .head_dim = config_.head_dim,
-                       .first_position = first,
-                       .cos = cos_.data(),
-                       .sin = sin_.data()});
-    }
-
-    // The table is made for as many positions as have been asked for: a model's full context can be 131,072.
-    void extend_rope_table(int64_t positions) const {
-        const int64_t size = positions * config_.head_dim / 2;
-        if (int64_t(cos_.size()) >= size) return;
-        cos_.resize(size_t(size));
-        sin_.resize(size_t(size));
+    // The table is made for the positions that have been run, and some ahead: a model's full context can be
+    // 131,072.
+    void extend_rope_table(int64_t needed, int64_t capacity) const {
+        const int64_t half = config_.head_dim / 2, made = int64_t(cos_.size()) / half;
+        if (made >= needed) return;
+        const int64_t positions = std::max(needed, std::min(capacity, std::max<int64_t>(512, 2 * made)));
+        cos_.resize(size_t(positions * half));
+        sin_.resize(size_t(positions * half));
         reference::rope_table(config_.rope_theta, config_.rope_scaling, config_.head_dim, positions,
                               cos_.data(), sin_.data());
     }
@@ -209,7 +248,7 @@ class Llama : public Decoder {
     TransformList embedding_transforms_;
     DenseWeight final_norm_;
     std::vector<Layer> layers_;
-    std::unique_ptr<Linear> lm_head_;
+    std::optional<LinearGroup> lm_head_;
     mutable std::vector<float> cos_, sin_;
 };
 

@@ -183,10 +183,10 @@ class SimulatedLinear : public Linear {
     const float* expanded(const Context& context, LinearInput& input) const {
         const float G = input_scale_->encode();
         for (const LinearInput::Expanded& form : input.expanded)
-            if (form.encode_scale == G) return form.values.data();
+            if (form.encode_scale == G) return form.values;
         LinearInput::Expanded& form = input.expanded.emplace_back();
         form.encode_scale = G;
-        form.values.resize(size_t(input.rows * k_padded_));
+        form.values = input.workspace->take<float>(input.rows * k_padded_);
         pool_of(context).parallel_for(input.rows, 4, [&](int64_t begin, int64_t end) {
             for (int64_t row = begin; row < end; row++) {
                 for (int64_t k = 0; k < k_padded_; k += 16) {
@@ -195,12 +195,11 @@ class SimulatedLinear : public Linear {
                     uint8_t codes[16];
                     const float SF = decode_e4m3(quantize_nvfp4_block(values, G, Rounding::contract, codes));
                     for (int i = 0; i < 16; i++)  // elements beyond k are absent
-                        form.values[size_t(row * k_padded_ + k + i)] =
-                            k + i < k_ ? decode_e2m1(codes[i]) * SF : 0.0f;
+                        form.values[row * k_padded_ + k + i] = k + i < k_ ? decode_e2m1(codes[i]) * SF : 0.0f;
                 }
             }
         });
-        return form.values.data();
+        return form.values;
     }
 
     int64_t n_, k_, k_padded_;

@@ -17,7 +17,11 @@ DenseWeight::DenseWeight(const checkpoint::Checkpoint& source, const std::string
 }
 
 void DenseWeight::row_to_float(int64_t row, float* out) const {
-    for (int64_t i = 0; i < cols_; i++) out[i] = load_element(data(), type_, row * cols_ + i);
+    const auto widen = [&](DType type) {  // a constant, which the loop is made for
+        for (int64_t i = 0; i < cols_; i++) out[i] = load_element(data(), type, row * cols_ + i);
+    };
+    if (type_ == DType::bf16) return widen(DType::bf16);
+    widen(type_);
 }
 
 }  // namespace halfbyte::model

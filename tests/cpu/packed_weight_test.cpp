@@ -32,6 +32,42 @@ TEST(PackedWeight, IsTheDocumentedLayout) {
     }
 }
 
+// Parts of any height, which begin and end inside a tile, each in a layout of its own.
+TEST(PackedWeight, HoldsPartsOneBelowTheOther) {
+    for (const int64_t k : {16, 37, 1000}) {
+        std::vector<Quantized> parts;
+        std::vector<NvFp4View> views;
+        int64_t n = 0;
+        for (const auto& [rows, layout] :
+             std::vector<std::pair<int64_t, ScaleLayout>>{{17, ScaleLayout::linear},
+                                                          {0, ScaleLayout::linear},
+                                                          {3, ScaleLayout::tiled_8x4},
+                                                          {150, ScaleLayout::tiled_128x4}}) {
+            parts.push_back(random_quantized(NvFp4Shape::of(rows, k, layout), uint32_t(n + 4)));
+            n += rows;
+        }
+        Quantized whole(NvFp4Shape::of(n, k));
+        n = 0;
+        for (const Quantized& part : parts) {
+            views.push_back(part.view());
+            for (int64_t row = 0; row < part.shape.rows; row++, n++) {
+                for (int64_t i = 0; i < k; i++) whole.set_code(n, i, part.code(row, i));
+                for (int64_t block = 0; block < part.shape.blocks(); block++)
+                    whole.scales[whole.scale_place(n, block)] = part.scale(row, block);
+            }
+        }
+        const PackedWeight expected = pack(whole);
+        for (const int threads : {1, 3}) {
+            ThreadPool pool(threads);
+            const PackedWeight packed = cpu::pack_weight(pool, views);
+            EXPECT_EQ(packed.n, n);
+            EXPECT_EQ(packed.k, k);
+            EXPECT_EQ(packed.codes, expected.codes);
+            EXPECT_EQ(packed.block_scales, expected.block_scales);
+        }
+    }
+}
+
 TEST(PackedWeight, UnpacksToTheLinearForm) {
     for (const NvFp4Shape& shape : shapes()) {
         const Quantized q = random_quantized(shape, 2);

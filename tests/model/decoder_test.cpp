@@ -108,6 +108,25 @@ TEST(Decoder, GivesTheSameBitsAtEveryLevelThreadCountAndChunk) {
     EXPECT_EQ(*w4a16, 0xF345E30A79CFB154u);
 }
 
+// What is not wanted is left out of the last layer, and changes nothing else.
+TEST(Decoder, GivesTheLogitsOfTheLastPositionsAlone) {
+    const auto file = open_checkpoint(two_layers);
+    const Context context(2);
+    const auto decoder = load_decoder(context, *file, Arithmetic::kernel);
+    const std::vector<int32_t> tokens = some_tokens(20);
+    const std::vector<float> all = run(context, *decoder, tokens, 64);
+    for (const int64_t wanted : {0, 1, 3, 8}) {
+        KvCache cache = decoder->make_cache(20);
+        std::vector<float> first(8 * 1024, 7.0f), second(12 * 1024);
+        decoder->forward(context, cache, std::span(tokens).first(8), wanted, first.data());
+        decoder->forward(context, cache, std::span(tokens).subspan(8), 12, second.data());
+        EXPECT_TRUE(
+            std::equal(first.begin(), first.begin() + wanted * 1024, all.begin() + (8 - wanted) * 1024));
+        EXPECT_EQ(first[size_t(wanted * 1024) % first.size()], wanted == 8 ? all[0] : 7.0f);
+        EXPECT_TRUE(std::equal(second.begin(), second.end(), all.begin() + 8 * 1024));
+    }
+}
+
 // The same file without its input scales is a W4A16 file: simulation and kernels agree there too.
 TEST(Decoder, SimulatesW4A16BitForBit) {
     const fs::path folder = fs::path(HALFBYTE_SHARED_DATA) / "checkpoints" / "llmc-nvfp4a16-2layer";

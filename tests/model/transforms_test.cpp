@@ -194,9 +194,9 @@ TEST(TransformedLayers, AreTheLayerBetweenTheTransforms) {
         const auto plain = opened(model), rotated = opened(rotation.of(model));
         const auto apply = [&](const Checkpoint& file, const std::vector<float>& given) {
             std::vector<float> y(rows * stride, 7.0f);
-            LinearInput input;
-            input.x = given.data(), input.rows = rows, input.k = k;
-            load_linear(context, file, q_proj, arithmetic)->apply(context, input, y.data(), stride);
+            Workspace workspace;
+            LinearInput input(workspace, given.data(), rows, k);
+            LinearGroup(context, file, {q_proj}, arithmetic).apply(context, input, y.data(), stride);
             return y;
         };
         const auto inner = apply(*plain, transformed(x, k, {M16, inverse(M8)}));
@@ -213,6 +213,73 @@ TEST(TransformedLayers, AreTheLayerBetweenTheTransforms) {
     }
 }
 
+// q, k and v as one group and each alone: the same bits, whether they are one product or several.
+TEST(LinearGroup, IsItsLayersSideBySide) {
+    const std::vector<std::string> parts = {q_proj, layer + "self_attn.k_proj", layer + "self_attn.v_proj"};
+    struct Case {
+        const char* name;
+        TinyModel model;
+        std::optional<float> encode_scale;  // of the group in kernel arithmetic
+        Arithmetic arithmetic = Arithmetic::kernel;
+    };
+    const TinyModel w4a4 = quantised_model(Scheme::nvfp4);
+    TinyModel weight_scales = w4a4, input_scales = w4a4;
+    weight_scales.tensors.at(parts[1] + ".weight_global_scale").bytes = bytes_of(700.0f);
+    input_scales.tensors.at(parts[1] + ".input_global_scale").bytes = bytes_of(200.0f);
+    const auto rotated = [&](const char* location, const std::vector<std::string>& targets) {
+        return Rotation().add("r", 16, 5, {{location, false, targets}}).of(w4a4);
+    };
+    for (const auto& [name, model, encode_scale, arithmetic] :
+         std::vector<Case>{{"one scale", w4a4, 300.0f},
+                           {"scales of their own for the weights", weight_scales, 300.0f},
+                           {"scales of their own for the inputs", input_scales, {}},
+                           {"input transforms of all", rotated("input", parts), {}},
+                           {"an input transform of one", rotated("input", {parts[0]}), {}},
+                           {"an output transform of one", rotated("output", {parts[1]}), 300.0f},
+                           {"W4A16", quantised_model(Scheme::nvfp4a16), {}},
+                           {"run as W4A16", weight_scales, {}, Arithmetic::w4a16},
+                           {"simulated", weight_scales, {}, Arithmetic::simulated},
+                           {"dense", with_biases(dense_model()), {}}}) {
+        SCOPED_TRACE(name);
+        const auto file = opened(model);
+        const Context context(2);
+        const auto columns = [&](const std::string& module) {
+            const auto found = file->nvfp4().find(module);
+            return found == file->nvfp4().end() ? file->dense().at(module + ".weight").rows()
+                                                : found->second.n;
+        };
+        int64_t width = 0;
+        for (const std::string& part : parts) width += columns(part);
+        for (const int64_t rows : {1, 5}) {
+            const std::vector<float> x = some_floats(size_t(rows * 32));
+            Workspace workspace;
+            LinearInput shared(workspace, x.data(), rows, 32);
+            const LinearGroup group(context, *file, parts, arithmetic);
+            const int64_t stride = width + 3;
+            std::vector<float> y(size_t(rows * stride), 7.0f), expected = y;
+            group.apply(context, shared, y.data(), stride);
+            EXPECT_EQ(group.encode_scale(), encode_scale);
+            int64_t first = 0;
+            for (const std::string& part : parts) {
+                LinearInput input(workspace, x.data(), rows, 32);
+                LinearGroup(context, *file, {part}, arithmetic)
+                    .apply(context, input, expected.data() + first, stride);
+                first += columns(part);
+            }
+            EXPECT_EQ(y, expected);
+
+            std::vector<std::string> seen;
+            group.show_input(context, shared,
+                             [&](const std::string& module, const float*, int64_t m, int64_t k) {
+                                 seen.push_back(module);
+                                 EXPECT_EQ(m, rows);
+                                 EXPECT_EQ(k, 32);
+                             });
+            EXPECT_EQ(seen, parts);
+        }
+    }
+}
+
 TEST(TransformedLayers, GiveTheSameBytesInWhateverOrderTheyAreLoaded) {
     TinyModel model = quantised_model(Scheme::nvfp4);
     const std::string up = layer + "mlp.up_proj", gate = layer + "mlp.gate_proj";
@@ -222,14 +289,14 @@ TEST(TransformedLayers, GiveTheSameBytesInWhateverOrderTheyAreLoaded) {
     const std::vector<float> x = some_floats(3 * 32);
     const auto run_in_order = [&](const std::vector<std::string>& modules) {
         std::map<std::string, std::vector<float>> results;
-        std::vector<std::unique_ptr<Linear>> layers;
+        std::vector<LinearGroup> layers;
         for (const std::string& module : modules)
-            layers.push_back(load_linear(context, *file, module, Arithmetic::kernel));
-        LinearInput input;
-        input.x = x.data(), input.rows = 3, input.k = 32;
+            layers.push_back(LinearGroup(context, *file, {module}, Arithmetic::kernel));
+        Workspace workspace;
+        LinearInput input(workspace, x.data(), 3, 32);
         for (size_t i = 0; i < modules.size(); i++) {
             std::vector<float> y(3 * 48);
-            layers[i]->apply(context, input, y.data(), 48);
+            layers[i].apply(context, input, y.data(), 48);
             const auto [known, added] = results.emplace(modules[i], y);
             EXPECT_EQ(known->second, y);
         }

@@ -1,0 +1,32 @@
+#include "model/workspace.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+namespace halfbyte::model {
+
+constexpr size_t alignment = 64, smallest_block = 1 << 20;
+
+void Workspace::Free::operator()(std::byte* memory) const {
+    std::free(memory);
+}
+
+void* Workspace::take_bytes(size_t bytes) {
+    bytes = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+    while (block_ < blocks_.size() && used_ + bytes > blocks_[block_].size) {
+        block_++;
+        used_ = 0;
+    }
+    if (block_ == blocks_.size()) {
+        const size_t size = std::max(bytes, smallest_block);
+        auto* const memory = static_cast<std::byte*>(std::aligned_alloc(alignment, size));
+        if (memory == nullptr) throw std::bad_alloc();
+        blocks_.push_back({std::unique_ptr<std::byte[], Free>(memory), size});
+    }
+    void* const taken = blocks_[block_].memory.get() + used_;
+    used_ += bytes;
+    return taken;
+}
+
+}  // namespace halfbyte::model
