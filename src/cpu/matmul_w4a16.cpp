@@ -7,6 +7,8 @@
 #define HWY_TARGET_INCLUDE "cpu/matmul_w4a16.cpp"
 #include <hwy/foreach_target.h>
 
+#include <vector>
+
 #include "cpu/decode-inl.h"
 #include "cpu/sum32_product-inl.h"
 
@@ -55,11 +57,237 @@ void decode_tile(const PackedWeight& w, int64_t tile, const WeightPanel& panel) 
             panel.column(c)[k % 32 / N * panel.pass_stride() + k / 32 * tile_columns * N + k % N] = 0.0f;
 }
 
+#if HWY_TARGET != HWY_EMU128
+
+// Few rows of x: nothing is expanded in memory. The lanes of a register are outputs of a tile, and a
+// half-block, 8 elements of K for each of the 16 outputs, is 64 bytes. Element k goes to the partial sum k
+// mod 32, so a pass takes every second block (avx512) or one half of it for 8 outputs (avx2): as many partial
+// sums as fit the registers. All passes go over a chunk of a tile while it is in L1.
+//   avx512  one register for each k mod 32. A lane's code, shifted down, picks code * 2^8 from 16 FP32
+//   numbers
+//           by its low four bits.
+//   avx2    two byte look-ups make code * 2^8 in BF16; a lane then holds an output's k and k + 2. So a
+//   register
+//           has the elements k and k + 4 of four outputs side by side.
+inline constexpr int64_t few_decoded_rows = 2;  // at which nothing is expanded
+inline constexpr int64_t row_chunk_blocks = 32;
+inline constexpr int64_t tile_sums = 32 * 16;
+
+#if HWY_TARGET == HWY_AVX3
+inline constexpr int element_order[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+alignas(64) inline constexpr float codes_times_2_8[16] = {0,     128,  256,  384,  512,  768,  1024,  1536,
+                                                          -0.0f, -128, -256, -384, -512, -768, -1024, -1536};
+
+struct Chunk {
+    const uint8_t* codes;
+    const uint8_t* scales;
+    int64_t blocks;
+};
+
+void open_chunk(Chunk&) {}
+
+template <bool masked>
+HWY_INLINE void add_half_block(V (&sums)[8], const uint8_t* codes, V SF, const float* x,
+                               const float* present) {
+    auto code = hn::LoadU(U32(), reinterpret_cast<const uint32_t*>(codes));
+    const __m512 table = _mm512_load_ps(codes_times_2_8);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) {
+        const V w = hn::Mul(V{_mm512_permutexvar_ps(code.raw, table)}, SF);
+        if (!masked || present[j] != 0) sums[j] = fma(w, set(x[j]), sums[j]);
+        code = hn::ShiftRight<4>(code);
+    }
+}
+
+// Adds the blocks first..end of a chunk to the partial sums [k mod 32][16].
+template <bool masked>
+void add_blocks(const Chunk& w, int64_t first, int64_t end, const float* x, const float* present,
+                float* sums) {
+    for (int64_t parity = 0; parity < 2; parity++) {
+        V sum[2][8];
+        float* const place = sums + parity * tile_sums / 2;
+        for (int j = 0; j < 16; j++) sum[j / 8][j % 8] = load(place + j * 16);
+        for (int64_t b = first + (first + parity) % 2; b < end; b += 2) {
+            const V SF = decode_scales(w.scales + b * 16);
+            for (int half = 0; half < 2; half++) {
+                hwy::Prefetch(w.codes + (b + w.blocks) * 128 + half * 64);
+                add_half_block<masked>(sum[half], w.codes + b * 128 + half * 64, SF, x + b * 16 + half * 8,
+                                       present + half * 8);
+            }
+        }
+        for (int j = 0; j < 16; j++) store(sum[j / 8][j % 8], place + j * 16);
+    }
+}
+
+void add_partial_sums(const float* sums, float* out) {
+    V sum[32];
+    for (int k = 0; k < 32; k++) sum[k] = load(sums + k * 16);
+    for (int half = 16; half > 0; half /= 2)
+        for (int k = 0; k < half; k++) sum[k] = hn::Add(sum[k], sum[k + half]);
+    store(sum[0], out);
+}
+
+#else
+inline constexpr int element_order[8] = {0, 4, 2, 6, 1, 5, 3, 7};
+
+struct Chunk {
+    const uint8_t* codes;
+    const uint8_t* scales;
+    int64_t blocks;
+    // SF * 2^-8 of each block for the outputs 0 0 1 1 4 4 5 5, 2 2 3 3 6 6 7 7, and 8 more each.
+    alignas(64) float SF[row_chunk_blocks][4][8];
+};
+
+void open_chunk(Chunk& w) {
+    for (int64_t b = 0; b < w.blocks; b++)
+        for (int i = 0; i < 2; i++) {
+            const V SF = decode_scales(w.scales + b * 16 + i * 8);
+            store(hn::InterleaveLower(F32(), SF, SF), w.SF[b][2 * i]);
+            store(hn::InterleaveUpper(F32(), SF, SF), w.SF[b][2 * i + 1]);
+        }
+}
+
+// The upper and lower bytes of code * 2^8 in BF16.
+alignas(16) inline constexpr uint8_t upper_bytes[16] = {0x00, 0x43, 0x43, 0x43, 0x44, 0x44, 0x44, 0x44,
+                                                        0x80, 0xC3, 0xC3, 0xC3, 0xC4, 0xC4, 0xC4, 0xC4};
+alignas(16) inline constexpr uint8_t lower_bytes[16] = {0x00, 0x00, 0x80, 0xC0, 0x00, 0x40, 0x80, 0xC0,
+                                                        0x00, 0x00, 0x80, 0xC0, 0x00, 0x40, 0x80, 0xC0};
+
+// The even or the odd elements of a half-block. sums[o][i][j]: the elements element_order[4 * odd + 2 * i]
+// and the next one, of the outputs 8 * o + 0 1 4 5 (j = 0) or 2 3 6 7. x and present begin at element 4 *
+// odd.
+template <int odd, bool masked>
+HWY_INLINE void add_half_block(V (&sums)[2][2][2], const uint8_t* codes, const float (*SF)[8], const float* x,
+                               const float* present) {
+    const hn::ScalableTag<uint8_t> d8;
+    const auto pair = [](const float* p) HWY_ATTR {
+        return V{_mm256_castpd_ps(_mm256_broadcast_sd(reinterpret_cast<const double*>(p)))};
+    };
+    const V x0 = pair(x), x1 = pair(x + 2);
+#pragma GCC unroll 2
+    for (int o = 0; o < 2; o++) {
+        const auto pairs = hn::LoadU(d8, codes + 32 * o);
+        const auto code = hn::And(odd == 0 ? pairs : hn::ShiftRight<4>(pairs), hn::Set(d8, 15));
+        const auto upper = hn::TableLookupBytes(hn::LoadDup128(d8, upper_bytes), code);
+        const auto lower = hn::TableLookupBytes(hn::LoadDup128(d8, lower_bytes), code);
+        const hn::Vec<U32> both[2] = {hn::BitCast(U32(), hn::InterleaveLower(d8, lower, upper)),
+                                      hn::BitCast(U32(), hn::InterleaveUpper(d8, lower, upper))};
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++)
+#pragma GCC unroll 2
+            for (int i = 0; i < 2; i++) {
+                const auto code_bits =
+                    i == 0 ? hn::ShiftLeft<16>(both[j]) : hn::And(both[j], hn::Set(U32(), 0xFFFF0000));
+                V& sum = sums[o][i][j];
+                const V w = hn::Mul(hn::BitCast(F32(), code_bits), hn::Load(F32(), SF[2 * o + j]));
+                const V added = fma(w, i == 0 ? x0 : x1, sum);
+                sum = masked ? hn::IfThenElse(hn::Ne(pair(present + 2 * i), hn::Zero(F32())), added, sum)
+                             : added;
+            }
+    }
+}
+
+template <int odd, bool masked>
+HWY_INLINE void add_pass(const Chunk& w, int64_t first, int64_t end, int half, const float* x,
+                         const float* present, float* sums) {
+    V sum[2][2][2];
+    for (int i = 0; i < 8; i++) sum[i / 4][i / 2 % 2][i % 2] = load(sums + i * 8);
+    const uint8_t* codes = w.codes + half * 64;
+    for (int64_t b = first; b < end; b += 2) {
+        if constexpr (odd == 0) hwy::Prefetch(codes + (b + w.blocks) * 128);
+        add_half_block<odd, masked>(sum, codes + b * 128, w.SF[b], x + b * 16 + half * 8 + odd * 4,
+                                    present + half * 8 + odd * 4);
+    }
+    for (int i = 0; i < 8; i++) store(sum[i / 4][i / 2 % 2][i % 2], sums + i * 8);
+}
+
+// Adds the blocks first..end of a chunk to the partial sums [half-block mod 4][odd][o][i][j][8].
+template <bool masked>
+void add_blocks(const Chunk& w, int64_t first, int64_t end, const float* x, const float* present,
+                float* sums) {
+    for (int parity = 0; parity < 2; parity++)
+        for (int half = 0; half < 2; half++, sums += 128) {
+            const int64_t b = first + (first + parity) % 2;
+            add_pass<0, masked>(w, b, end, half, x, present, sums);
+            add_pass<1, masked>(w, b, end, half, x, present, sums + 64);
+        }
+}
+
+void add_partial_sums(const float* sums, float* out) {
+    for (int o = 0; o < 2; o++) {
+        V sum[4];  // [odd][i]
+        for (int i = 0; i < 4; i++) {
+            V pair[2];
+            for (int j = 0; j < 2; j++) {
+                const float* p = sums + (i / 2 * 8 + o * 4 + i % 2 * 2 + j) * 8;
+                pair[j] = hn::Add(hn::Add(load(p), load(p + 256)), hn::Add(load(p + 128), load(p + 384)));
+            }
+            sum[i] = V{_mm256_hadd_ps(pair[0].raw, pair[1].raw)};
+        }
+        store(hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])), out + o * 8);
+    }
+}
+#endif
+
+// x: rows of w.blocks() * 16 elements in element_order; present: 1 or 0 for the elements of the last block.
+void multiply_tile_by_rows(const PackedWeight& w, int64_t tile, const float* x, const float* present,
+                           int64_t rows, const Epilogue& epilogue) {
+    const int64_t blocks = w.blocks(), whole = w.k / 16, columns = std::min<int64_t>(16, w.n - tile * 16);
+    HWY_ALIGN float sums[few_decoded_rows][tile_sums] = {};
+    const int64_t chunks = std::max<int64_t>(1, (blocks + row_chunk_blocks - 1) / row_chunk_blocks),
+                  chunk_blocks = round_up((blocks + chunks - 1) / chunks, 2);
+    for (int64_t first = 0; first < blocks; first += chunk_blocks) {
+        Chunk chunk;
+        chunk.codes = &w.codes[size_t((tile * blocks + first) * 128)];
+        chunk.scales = &w.block_scales[size_t((tile * blocks + first) * 16)];
+        chunk.blocks = std::min(chunk_blocks, blocks - first);
+        open_chunk(chunk);
+        for (int64_t m = 0; m < rows; m++) {
+            const float* row = x + (m * blocks + first) * 16;
+            const int64_t end = std::min(chunk.blocks, whole - first);
+            add_blocks<false>(chunk, 0, end, row, present, sums[m]);
+            if (end < chunk.blocks) add_blocks<true>(chunk, end, chunk.blocks, row, present, sums[m]);
+        }
+    }
+    for (int64_t m = 0; m < rows; m++) {
+        HWY_ALIGN float finished[16];
+        add_partial_sums(sums[m], finished);
+        finish_row(epilogue, 1.0f, m, tile * 16, columns, finished);
+    }
+}
+
+void multiply_rows(ThreadPool& pool, const MatmulW4A16Args& args, const Epilogue& epilogue) {
+    const PackedWeight& w = *args.w;
+    const int64_t rows = args.d.rows, padded = w.blocks() * 16;
+    const auto x = make_lines(rows * padded);
+    std::vector<float> row(static_cast<size_t>(padded));
+    for (int64_t m = 0; m < rows; m++) {
+        with_type(args.x.data, args.x.type,
+                  [&](const auto* p) { widen(p + m * args.x.stride, w.k, row.data(), padded, 0.0f); });
+        for (int64_t k = 0; k < padded; k++)
+            x[0].values[m * padded + k] = row[size_t(k / 8 * 8 + element_order[k % 8])];
+    }
+    float present[16];
+    for (int k = 0; k < 16; k++) present[k] = k / 8 * 8 + element_order[k % 8] < w.k % 16 ? 1.0f : 0.0f;
+    pool.parallel_for(w.tiles(), grain_for(pool, w.tiles(), 16 * w.k * (rows + 1)),
+                      [&](int64_t begin, int64_t end) {
+                          for (int64_t tile = begin; tile < end; tile++)
+                              multiply_tile_by_rows(w, tile, x[0].values, present, rows, epilogue);
+                      });
+}
+
+#endif
+
 }  // namespace
 
 void matmul_w4a16(ThreadPool& pool, const MatmulW4A16Args& args) {
     const PackedWeight& w = *args.w;
     const Epilogue epilogue{args.column_decode, args.bias, args.bias_type, args.d};
+    if (args.d.rows == 0) return;
+#if HWY_TARGET != HWY_EMU128
+    if (args.d.rows <= few_decoded_rows) return multiply_rows(pool, args, epilogue);
+#endif
     multiply_blocked(pool, args.x, args.d.cols, epilogue, [&](const WeightPanel& panel, int64_t n, int64_t) {
         decode_tile(w, n / panel_columns, panel);
     });

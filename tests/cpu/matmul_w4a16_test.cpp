@@ -47,11 +47,11 @@ void expect_reference_bits(const Problem& problem, DType type, bool with_bias = 
 }  // namespace
 
 TEST(MatmulW4A16, HasTheReferencesBitsForEverySize) {
-    const int64_t sizes[][3] = {{0, 16, 16},    {3, 0, 16},     {2, 5, 0},     {1, 1, 1},     {1, 15, 15},
-                                {15, 16, 16},   {16, 17, 17},   {17, 33, 33},  {1, 63, 65},   {33, 15, 63},
-                                {63, 1, 65},    {65, 17, 1000}, {5, 33, 1024}, {9, 16, 1040}, {2, 65, 1040},
-                                {1, 1000, 33},  {1, 1024, 17},  {3, 1040, 16}, {1000, 2, 15}, {1040, 1, 1},
-                                {40, 1000, 200}};
+    const int64_t sizes[][3] = {{0, 16, 16},   {3, 0, 16},     {2, 5, 0},     {1, 1, 1},      {1, 15, 15},
+                                {15, 16, 16},  {16, 17, 17},   {17, 33, 33},  {1, 63, 65},    {33, 15, 63},
+                                {63, 1, 65},   {65, 17, 1000}, {5, 33, 1024}, {9, 16, 1040},  {2, 65, 1040},
+                                {1, 1000, 33}, {1, 1024, 17},  {1, 20, 2000}, {2, 20, 1056},  {1, 17, 31},
+                                {3, 1040, 16}, {1000, 2, 15},  {1040, 1, 1},  {40, 1000, 200}};
     uint64_t seed = 1;
     for (const auto& [m, n, k] : sizes) {
         SCOPED_TRACE(testing::Message() << "M " << m << " N " << n << " K " << k);
@@ -92,6 +92,31 @@ TEST(MatmulW4A16, KeepsSignsOfZeroLikeTheReference) {
             problem.w.block_scales[size_t(packed_scale_byte(4, n, block))] = 1;
     }
     expect_reference_bits(problem, DType::f32, false);
+}
+
+// The codes beyond K are 0, but with a negative scale they mean -0, which must not be added to a lane of -0.
+TEST(MatmulW4A16, WhatIsBeyondKIsNotAdded) {
+    for (const int64_t k : {33, 41, 50, 79, 520, 1030})
+        for (const int64_t m : {1, 2, 4}) {
+            SCOPED_TRACE(testing::Message() << "M " << m << " K " << k);
+            Problem problem(m, 19, k, 3100);
+            const int64_t last = problem.w.blocks() - 1;
+            for (int64_t row = 0; row < m; row++)
+                for (int64_t i = 0; i < k; i++) problem.x.set(row, i, -0x1p-149f);
+            for (int64_t n = 0; n < 19; n++) {
+                for (int64_t i = 0; i < k; i++) {
+                    uint8_t& pair = problem.w.codes[size_t(packed_code_byte(last + 1, n, i))];
+                    pair = uint8_t(i % 2 == 0 ? (pair & 0xF0) | 1 : (pair & 0x0F) | 1 << 4);
+                }
+                for (int64_t block = 0; block <= last; block++)
+                    problem.w.block_scales[size_t(packed_scale_byte(last + 1, n, block))] =
+                        uint8_t(block == last ? (n % 3 == 0   ? 0x81
+                                                 : n % 3 == 1 ? 0x01
+                                                              : 0x7F)
+                                              : 0x01);
+            }
+            expect_reference_bits(problem, DType::f32, false);
+        }
 }
 
 TEST(MatmulW4A16, ARowAloneEqualsTheRowInABatch) {
