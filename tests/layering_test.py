@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The structure of the sources: a layer includes itself and the layers below it, never one above.
 
-  core < format < transform < reference < cpu, cuda < backend < checkpoint < model < quantizer < cli
+  core < format < transform < reference < cpu, cuda < backend < checkpoint < model < quantizer, bench < cli
 
 Besides: include/halfbyte includes the standard library and halfbyte/ only; CLI11 is for src/cli alone; outside src/cli
 nothing writes to stdout or stderr, ends the process or reads the environment; every header has #pragma once (but
@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 LEVELS = [["core"], ["format"], ["transform"], ["reference"], ["cpu", "cuda"], ["backend"], ["checkpoint"], ["model"],
-          ["quantizer"], ["cli"]]
+          ["quantizer", "bench"], ["cli"]]
 LEVEL_OF = {layer: level for level, layers in enumerate(LEVELS) for layer in layers}
 SOURCES = (".h", ".hpp", ".cuh", ".cpp", ".cc", ".cu", ".inl")
 
@@ -111,6 +111,7 @@ PLANTED = [
     ("src/format/a.h", '#pragma once\n#include "reference/exp.h"\n', "format includes reference/exp.h"),
     ("src/reference/a.cpp", '#  include <cpu/kernels.h>\n', "reference includes cpu/kernels.h"),
     ("src/cpu/a.cpp", '#include "cuda/a.h"\n', "cpu includes cuda/a.h"),
+    ("src/bench/a.cpp", '#include "quantizer/q.h"\n', "bench includes quantizer/q.h"),
     ("src/model/deep/a.cpp", '\n\n#include "quantizer/q.h"\n', "src/model/deep/a.cpp:3: model includes quantizer/q.h"),
     ("src/format/a.cpp", '#include "transform/hadamard.h"\n', "format includes transform/hadamard.h"),
     ("src/reference/b.cpp", '#include "transform/hadamard.h"\n#include "core/check.h"\n#include "reference/b.h"\n', None),

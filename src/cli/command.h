@@ -20,6 +20,7 @@ inline constexpr const char* model_type = "MODEL";  // a Hugging Face folder or 
 inline constexpr const char* file_type = "FILE";
 inline constexpr const char* folder_type = "FOLDER";
 
+Command add_bench(CLI::App& program);
 Command add_completion(CLI::App& program);
 Command add_env(CLI::App& program);
 Command add_explain(CLI::App& program);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -163,14 +162,16 @@ std::string mebibytes(uint64_t bytes) {
     return fmt::format("{:.0f} MiB", double(bytes) / (1 << 20));
 }
 
-uint64_t peak_memory_bytes() {
-    std::ifstream status("/proc/self/status");
-    for (std::string word; status >> word;) {
-        uint64_t kilobytes = 0;
-        if (word == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
+std::string proc_value(const char* file, std::string_view key) {
+    std::ifstream lines(file);
+    for (std::string line; std::getline(lines, line);) {
+        const size_t colon = line.find(':');
+        if (colon == std::string::npos || line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1) != key)
+            continue;
+        const size_t begin = line.find_first_not_of(" \t", colon + 1);
+        return begin == std::string::npos ? "" : line.substr(begin);
     }
-    struct rusage usage{};  // without /proc; may count what the parent had before
-    return ::getrusage(RUSAGE_SELF, &usage) == 0 ? uint64_t(usage.ru_maxrss) * 1024 : 0;
+    return "";
 }
 
 std::string read_text(const std::filesystem::path& file) {

@@ -29,19 +29,6 @@ std::string_view description_of(CpuLevel level) {
     return "?";
 }
 
-// The value of the first line "KEY : VALUE" of a file of /proc; empty if there is none.
-std::string proc_value(const char* file, std::string_view key) {
-    std::ifstream lines(file);
-    for (std::string line; std::getline(lines, line);) {
-        const size_t colon = line.find(':');
-        if (colon == std::string::npos || line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1) != key)
-            continue;
-        const size_t begin = line.find_first_not_of(" \t", colon + 1);
-        return begin == std::string::npos ? "" : line.substr(begin);
-    }
-    return "";
-}
-
 // In bytes; 0 if the system does not say.
 uint64_t memory(std::string_view key) {
     return std::strtoull(proc_value("/proc/meminfo", key).c_str(), nullptr, 10) * 1024;

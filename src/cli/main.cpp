@@ -17,9 +17,9 @@
 namespace halfbyte::cli {
 namespace {
 
-constexpr Command (*commands[])(CLI::App&) = {add_quantize, add_inspect,  add_perplexity,
-                                              add_generate, add_tokenize, add_logits,
-                                              add_explain,  add_env,      add_completion};
+constexpr Command (*commands[])(CLI::App&) = {add_quantize, add_inspect,   add_perplexity, add_generate,
+                                              add_tokenize, add_logits,    add_bench,      add_explain,
+                                              add_env,      add_completion};
 
 constexpr const char* help_description = "Show this help and exit";
 constexpr const char* version_description = "Show the version and exit";

@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/model_files.h"
 #include "core/check.h"
+#include "core/process_memory.h"
 #include "quantizer/rotated_checkpoint.h"
 
 namespace halfbyte::cli {

@@ -21,6 +21,7 @@ COMMANDS = {"quantize": ["-m", "--scheme", "--calibrate", "--calibrate-tokens", 
             "logits": ["--tokens", "--arithmetic", "-o", "--force"],
             "explain": ["--rows", "--k", "--type", "--layout", "--padded-rows", "--padded-k", "--transform", "--transform-n",
                         "--arithmetic", "--dynamic", "--scale-per-row", "--unaligned", "--device"],
+            "bench": ["-m", "-p", "-n", "--repeats", "--arithmetic", "--filter", "--min-time"],
             "env": [],
             "completion": ["bash", "zsh", "fish"]}
 COMMON = ["--threads", "--cpu-level", "--format", "--quiet", "-v", "--help"]

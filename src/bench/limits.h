@@ -1,0 +1,59 @@
+// What the machine itself can do, measured in the same run as what is compared with it: the rate at which a
+// number of threads reads and copies memory and L2, and does the multiply-adds of a CPU level.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/progress.h"
+#include "halfbyte/context.h"
+
+namespace halfbyte::bench {
+
+struct CacheSizes {
+    int64_t l2 = 0;          // of one core
+    int64_t last_level = 0;  // the largest cache there is
+};
+CacheSizes cache_sizes();
+
+// What has to be walked through so that nothing is found in a cache again: 4 times the largest cache, at
+// least 256 MiB, at most 2 GiB and a quarter of the memory that is available.
+int64_t memory_bytes();
+
+struct Limit {
+    double value = 0;   // the best of the repeats: GB/s (10^9 bytes) or GMAC/s
+    double spread = 0;  // of the repeats: distance of their quartiles over the median
+};
+
+struct Limits {
+    int threads = 0;
+    Limit memory_read, memory_copy;  // a copy counts what is read and what is written
+    Limit l2_read, l2_copy;
+    // Absent where the level has no vectors of its own. int8: vpdpbusd, vpmaddubsw or their like.
+    std::optional<Limit> int8, fp32;
+};
+
+// min_seconds for each of them.
+Limits measure_limits(const Context& context, double min_seconds, const Progress& progress);
+
+// What makes these limits no yardstick, in whole sentences: repeats that scatter, a cache slower than memory.
+std::vector<std::string> doubts_about(const Limits& limits);
+
+// What an operation moves and computes, and where its operands lie.
+struct Work {
+    double bytes_read = 0, bytes_written = 0;
+    double int8 = 0, fp32 = 0;  // multiply-adds
+    bool in_l2 = false;
+};
+
+struct Bound {
+    double seconds = 0;
+    std::string name;  // "memory read", "memory copy", "L2 read", "L2 copy", "int8", "FP32"
+};
+// The larger of the times for the bytes and for the multiply-adds. Bytes that are written are a copy's,
+// unless they are less than a tenth of those that are read.
+Bound bound_of(const Work& work, const Limits& limits);
+
+}  // namespace halfbyte::bench

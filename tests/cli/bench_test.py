@@ -1,0 +1,158 @@
+"""halfbyte bench: what its rows say, in every form. Times themselves are not tested."""
+
+import csv
+import io
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+import support
+from support import INTERRUPTED, LLMC, PROGRAM, UNSUPPORTED, USAGE, TestCase, TinyModel
+
+QUICK = ["--min-time", "0"]
+FILTER = "^(quantize_bf16|matmul_w4a4) (16x4096|M=1 .*) L2$"
+LIMITS = ["memory_read", "memory_copy", "l2_read", "l2_copy", "int8", "fp32"]
+
+
+class Kernels(TestCase):
+    def test_json(self):
+        value = self.json("bench", "kernels", "--filter", FILTER, "--threads", "1,2", *QUICK)
+        for key in ["version", "date", "processor", "cpu_level", "l2_bytes", "largest_cache_bytes"]:
+            self.assertTrue(value[key], key)
+        self.assertEqual([limits["threads"] for limits in value["limits"]], [1, 2])
+        vectors = value["cpu_level"] != "scalar"
+        for limits in value["limits"]:
+            for name in LIMITS[:6 if vectors else 4]:
+                self.assertGreater(limits[name]["value"], 0)
+                self.assertEqual(limits[name]["unit"], "GMAC/s" if name in LIMITS[4:] else "GB/s")
+        self.assertEqual([(row["kernel"], row["shape"], row["from"], row["threads"]) for row in value["rows"]],
+                         [("quantize_bf16", "16x4096", "L2", 1), ("quantize_bf16", "16x4096", "L2", 2),
+                          ("matmul_w4a4", "M=1 N=256 K=2048", "L2", 1), ("matmul_w4a4", "M=1 N=256 K=2048", "L2", 2)])
+        for row in value["rows"]:
+            self.assertEqual(row["cpu_level"], value["cpu_level"])
+            self.assertGreater(row["value"], 0)
+            self.assertEqual(row["calls"], 5)  # one that is compared, one to warm up, three that are timed
+            self.assertNotIn("difference", row)
+            if vectors or row["kernel"] == "quantize_bf16":
+                self.assertAlmostEqual(row["share"], row["value"] / row["limit"])
+        # The limit of a row is that of the machine, in the row's unit.
+        of_one = value["limits"][0]
+        quantize = value["rows"][0]
+        self.assertEqual((quantize["unit"], quantize["bound"]), ("Gvalue/s", "L2 copy"))
+        self.assertAlmostEqual(quantize["limit"], of_one["l2_copy"]["value"] / 2.5625)
+
+    def test_scalar_has_no_peak_of_its_own(self):
+        value = self.json("bench", "kernels", "--filter", FILTER, "--threads", "1", "--cpu-level", "scalar", *QUICK)
+        self.assertIsNone(value["limits"][0]["int8"])
+        self.assertEqual([row["limit"] is None for row in value["rows"]], [False, True])
+
+    def test_tables(self):
+        arguments = ["bench", "kernels", "--filter", FILTER, "--threads", "1", *QUICK]
+        rows = list(csv.reader(io.StringIO(self.ok(*arguments, "--format", "csv").out)))
+        self.assertEqual(rows[0], ["kernel", "shape", "from", "threads", "value", "unit", "limit", "bound", "share", "spread"])
+        self.assertEqual({len(row) for row in rows}, {10})
+        names = [row[0] for row in rows[1:]]
+        self.assertEqual(names[-2:], ["quantize_bf16", "matmul_w4a4"])
+        self.assertEqual(set(names[:-2]), {"machine"})
+        self.assertGreater(float(rows[-1][4]), 0)
+
+        lines = self.ok(*arguments, "--format", "md").out.splitlines()
+        table = [line for line in lines if line.startswith("|")]
+        self.assertEqual({line.count("|") for line in table}, {11})
+        self.assertRegex(table[1], r"^(\| ---:? )+\|$")
+        self.assertEqual(len(table), 2 + len(rows) - 1)
+
+        text = self.ok(*arguments).out
+        self.assertRegex(text, r"(?m)^matmul_w4a4 +M=1 N=256 K=2048 +L2 +1 +[\d.]+  GMAC/s")
+        self.assertRegex(text, r"^halfbyte [\d.]+, 20\S+Z, .*CPU level \w+")
+
+    def test_a_filter_without_rows(self):
+        self.refused(USAGE, ["--filter nothing: matches no row", "matmul_w4a4", "'quantize_bf16 16x4096 L2'"], "bench", "kernels",
+                     "--filter", "nothing")
+        self.refused(USAGE, ["--filter (: is not a regular expression"], "bench", "kernels", "--filter", "(")
+
+    def test_options_of_the_other_subject(self):
+        for option in [["-m", "x"], ["-p", "1"], ["-n", "1"], ["--repeats", "1"], ["--arithmetic", "w4a16"]]:
+            self.refused(USAGE, ["is of 'halfbyte bench model'", "leave it out"], "bench", "kernels", *option)
+        self.refused(USAGE, "--filter is of 'halfbyte bench kernels'", "bench", "-m", LLMC, "--filter", "x")
+
+    def test_values_out_of_range(self):
+        for option, value in [("--threads", "0"), ("--threads", "1,0"), ("--threads", "1,two"), ("--min-time", "-1"), ("--min-time", "soon"),
+                              ("--format", "xml"), ("--repeats", "0"), ("-p", "-1")]:
+            self.refused(USAGE, [option.strip("-") if option != "-p" else "prompt-tokens"], "bench", "-m", LLMC, f"{option}={value}"
+                         if option != "-p" else f"-p{value}")
+        self.refused(USAGE, "subject", "bench", "everything")
+
+    def test_a_level_that_the_machine_lacks(self):
+        lacking = [level for level in self.json("env")["cpu_levels"] if level["unsupported_reason"]]
+        if not lacking:
+            self.skipTest("this machine has every CPU level")
+        self.refused(UNSUPPORTED, lacking[0]["unsupported_reason"], "bench", "kernels", "--cpu-level", lacking[0]["level"])
+
+    def test_an_interrupt_ends_it(self):
+        process = subprocess.Popen([PROGRAM, "bench", "kernels", "--threads", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        error = process.stderr.read()
+        process.stderr.close()
+        self.assertEqual((process.wait(timeout=120), error.splitlines()[-1]), (INTERRUPTED, b"halfbyte: error: interrupted"))
+
+
+class Model(TestCase):
+    def bench(self, model, *options):
+        return self.json("bench", "-m", model, "-p", "20", "-n", "4", "--repeats", "3", *QUICK, *options)
+
+    def test_json(self):
+        value = self.bench(LLMC, "--threads", "1,2")
+        self.assertEqual((value["model"], value["description"], value["arithmetic"]),
+                         (str(LLMC), "compressed-tensors NVFP4 (W4A4)", "kernel"))
+        self.assertEqual([load["threads"] for load in value["loads"]], [1, 2])
+        for load in value["loads"]:
+            self.assertGreater(load["first_token_seconds"], load["load_seconds"])
+            self.assertGreater(load["load_seconds"], 0)
+            if load["peak_memory_bytes"] is not None:
+                self.assertGreaterEqual(load["peak_memory_bytes"], load["first_token_peak_memory_bytes"])
+                self.assertLess(load["peak_memory_bytes"], 200 << 20)  # that of the model, not of measuring the machine
+        self.assertEqual([(row["test"], row["threads"]) for row in value["rows"]], [("pp20", 1), ("tg4", 1), ("pp20", 2), ("tg4", 2)])
+        for row in value["rows"]:
+            self.assertEqual(len(row["samples"]), 3)
+            self.assertAlmostEqual(row["value"], sum(row["samples"]) / 3)
+            self.assertEqual(row["unit"], "tokens/s")
+            if row["limit"]:
+                self.assertAlmostEqual(row["share"], row["value"] / row["limit"])
+
+    def test_kinds_of_models(self):
+        tiny = TinyModel().write(self.work / "tiny")
+        self.assertEqual([row["test"] for row in self.bench(tiny, "--threads", "1")["rows"]], ["pp20", "tg4"])
+        self.assertEqual(self.bench(LLMC, "--threads", "1", "--arithmetic", "w4a16")["arithmetic"], "w4a16")
+        self.refused(USAGE, ["--arithmetic w4a16", "is not quantised"], "bench", "-m", tiny, "--arithmetic", "w4a16")
+
+    def test_tests_that_are_left_out(self):
+        only = lambda *options: [row["test"] for row in self.json("bench", "-m", LLMC, "--repeats", "1", "--threads", "1", *QUICK, *options)["rows"]]
+        self.assertEqual(only("-p", "0", "-n", "3"), ["tg3"])
+        self.assertEqual(only("-p", "3", "-n", "0"), ["pp3"])
+        self.refused(USAGE, "leave nothing to measure", "bench", "-m", LLMC, "-p", "0", "-n", "0")
+
+    def test_a_context_too_short(self):
+        tiny = TinyModel().write(self.work / "short")
+        self.refused(USAGE, ["256", "512"], "bench", "-m", tiny)
+
+    def test_a_model_is_needed(self):
+        self.refused(USAGE, ["--model is required", "halfbyte bench --help"], "bench")
+        self.refused(support.FAILURE, "/nowhere: no such file", "bench", "-m", "/nowhere")
+
+    def test_tables(self):
+        arguments = ["bench", "-m", LLMC, "-p", "20", "-n", "4", "--repeats", "1", "--threads", "1", *QUICK]
+        rows = list(csv.reader(io.StringIO(self.ok(*arguments, "--format", "csv").out)))
+        self.assertEqual(rows[0], ["test", "threads", "value", "deviation", "unit", "limit", "bound", "share"])
+        self.assertEqual({len(row) for row in rows}, {8})
+        self.assertEqual([row[0] for row in rows[-2:]], ["pp20", "tg4"])
+        self.assertTrue({"load", "first token"} <= {row[0] for row in rows})
+        self.assertRegex(self.ok(*arguments, "--format", "md").out, r"(?m)^\| tg4 \| 1 \| [\d.]+ \|")
+        self.assertTrue(re.search(r"(?m)^tg4 +1 +[\d.]+", self.ok(*arguments).out))
+
+
+if __name__ == "__main__":
+    support.main()
