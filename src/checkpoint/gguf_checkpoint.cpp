@@ -151,7 +151,10 @@ class GgufCheckpoint final : public Checkpoint {
                 continue;
             }
             dequantize_gguf(tensor, row * columns, columns, values.data());
-            for (int64_t j = 0; j < columns; ++j) store_element(out, dtype, j, values[j]);
+            const auto store = [&](DType type) {  // a constant, which the loop is made for
+                for (int64_t j = 0; j < columns; ++j) store_element(out, type, j, values[j]);
+            };
+            dtype == DType::bf16 ? store(DType::bf16) : store(dtype);
         }
         if (permuted && shape.size() == 1) {  // the bias of q or k
             const std::vector<uint8_t> as_in_file = buffer;

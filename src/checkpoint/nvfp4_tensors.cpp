@@ -98,11 +98,17 @@ EncodeScale checked_weight_scale(const TensorView& tensor) {
 }
 
 void check_block_scales(const TensorView& scales) {
-    // NaN is 0x7F or 0xFF, and a sign is 0x80 or more: all that is wrong lies at 0x7F and above.
+    // NaN is 0x7F or 0xFF, and a sign is 0x80 or more: all that is wrong lies at 0x7F and above. Eight bytes
+    // at a time: 0x7F + 1 has the sign's bit, and only a byte that has it anyway, 0xFF, carries into the
+    // next.
     const auto bytes = scales.bytes;
-    uint8_t largest = 0;
-    for (const uint8_t byte : bytes) largest = std::max(largest, byte);
-    if (largest >= 0x7F) {
+    uint64_t seen = 0;
+    for (size_t i = 0; i < bytes.size(); i += 8) {
+        uint64_t word = 0;
+        std::memcpy(&word, bytes.data() + i, std::min<size_t>(8, bytes.size() - i));
+        seen |= word | (word + 0x0101010101010101);
+    }
+    if ((seen & 0x8080808080808080) != 0) {
         const auto at = std::find_if(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte >= 0x7F; }) -
                         bytes.begin();
         const uint8_t byte = bytes[at];

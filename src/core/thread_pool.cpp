@@ -159,7 +159,7 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
     check(threads >= 0 && threads <= 4096, ErrorKind::usage, "threads: {} given, 1 to 4096 are possible",
           threads);
-    const int usable = thread_limits().usable();
+    const int usable = threads == 1 ? 1 : thread_limits().usable();  // which reads a file
     if (threads == 0) threads = usable;
     state_->spins = threads <= usable;
     try {

@@ -7,27 +7,10 @@
 #include "backend/context_state.h"
 #include "core/check.h"
 #include "core/word_hash.h"
+#include "model/log_probabilities.h"
 
 namespace halfbyte::model {
 namespace {
-
-// log(sum exp(logits)) in FP64.
-double log_sum_exp(const float* logits, int64_t vocab) {
-    const double largest = *std::max_element(logits, logits + vocab);
-    double sum = 0;
-    for (int64_t i = 0; i < vocab; i++) sum += std::exp(double(logits[i]) - largest);
-    return largest + std::log(sum);
-}
-
-// sum p (log p - log q): exactly 0 for equal logits, since then every difference is.
-double kl_divergence(const float* p, double p_norm, const float* q, double q_norm, int64_t vocab) {
-    double sum = 0;
-    for (int64_t i = 0; i < vocab; i++) {
-        const double log_p = double(p[i]) - p_norm, log_q = double(q[i]) - q_norm;
-        if (log_p > -745) sum += std::exp(log_p) * (log_p - log_q);  // below, p is 0 in FP64
-    }
-    return sum;
-}
 
 Estimate mean_of(const std::vector<double>& values) {
     const double n = double(values.size());
@@ -107,22 +90,21 @@ std::vector<PerplexityResult> perplexity(const Context& context, const std::vect
                                      run.logits.data());
                 run.seconds +=
                     std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-                run.hash.add(std::span(run.logits).first(size_t(rows * vocab)));
-
                 // Position j of the window predicts token j + 1; the last one predicts nothing.
                 const int64_t from = std::max<int64_t>(0, first_scored - begin),
                               to = std::min(rows, W - 1 - begin);
                 run.norms.assign(size_t(rows), 0);
                 std::vector<double> kl(size_t(rows), 0);
                 const Run& base = runs[0];
-                pool_of(context).parallel_for(rows, 1, [&](int64_t first, int64_t last) {
-                    for (int64_t row = first; row < last; row++) {
-                        const float* logits = run.logits.data() + row * vocab;
-                        const double norm = run.norms[size_t(row)] = log_sum_exp(logits, vocab);
-                        if (has_base && &run != &base && row >= from && row < to)
-                            kl[size_t(row)] = kl_divergence(base.logits.data() + row * vocab,
-                                                            base.norms[size_t(row)], logits, norm, vocab);
-                    }
+                // The hash is one chain of multiplications: a piece of its own, beside those of the rows.
+                pool_of(context).parallel_for(1 + rows, 1, [&](int64_t first, int64_t) {
+                    if (first == 0) return run.hash.add(std::span(run.logits).first(size_t(rows * vocab)));
+                    const int64_t row = first - 1;
+                    const float* logits = run.logits.data() + row * vocab;
+                    const double norm = run.norms[size_t(row)] = log_sum_exp(context.level(), logits, vocab);
+                    if (has_base && &run != &base && row >= from && row < to)
+                        kl[size_t(row)] = kl_divergence(context.level(), base.logits.data() + row * vocab,
+                                                        base.norms[size_t(row)], logits, norm, vocab);
                 });
                 for (int64_t row = 0; row < rows; row++)
                     check(

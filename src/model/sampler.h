@@ -28,7 +28,8 @@ class Sampler {
   private:
     SamplerOptions options_;
     std::mt19937_64 random_;
-    std::vector<int32_t> order_;  // the candidates, most likely first
+    // The candidates, most likely first: the order of the logits in the upper half, the id in the lower one.
+    std::vector<uint64_t> order_, scratch_;
     std::vector<double> weight_;  // of each, relative to the most likely one
 };
 

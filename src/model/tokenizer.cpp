@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "checkpoint/json.h"
 #include "core/check.h"
@@ -41,9 +42,15 @@ const Json& pre_tokenizer(const JsonObject& root) {
 std::vector<AddedToken> added_tokens(const JsonObject& root, const Bpe& bpe) {
     std::vector<AddedToken> tokens;
     if (!root.find("added_tokens")) return tokens;
+    // What the ids of the added tokens spell in the vocabulary; of the other ids nobody asks.
     std::unordered_map<int32_t, std::string> of_id;
     std::unordered_map<std::string, int32_t> of_content;
-    for (const auto& [content, id] : bpe.vocabulary()) of_id.emplace(id, content);
+    std::unordered_set<int64_t> ids;
+    for (const Json& json : root.array("added_tokens"))
+        if (json.is_object() && json.contains("id") && json["id"].is_number_integer())
+            ids.insert(json["id"].get<int64_t>());
+    for (const auto& [content, id] : bpe.vocabulary())
+        if (ids.contains(id)) of_id.emplace(id, content);
     for (const Json& json : root.array("added_tokens")) {
         const JsonObject fields(json, fmt::format("added_tokens[{}]", tokens.size()), root.file());
         AddedToken token;

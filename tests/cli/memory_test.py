@@ -1,9 +1,8 @@
-"""Peak memory of quantize does not grow with the model: a 2 GB source."""
+"""Peak memory: quantize's does not grow with the model (a 2 GB source); running a model needs what it is repacked to."""
 
 import json
 import os
 import random
-import resource
 import shutil
 import struct
 import subprocess
@@ -69,15 +68,19 @@ class Memory(TestCase):
         (cls.place / "model").mkdir()
         cls.bytes = write_source(cls.place / "model")
 
-    def quantize(self, *options):
-        """(the report, the largest resident size of any child of a fresh Python, which had this one alone)"""
+    def watched(self, *arguments):
+        """(stdout, the largest resident size of any child of a fresh Python, which had this one alone)"""
         watch = ("import resource, subprocess, sys; code = subprocess.run(sys.argv[1:]).returncode; "
                  "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, file=sys.stderr); sys.exit(code)")
-        done = subprocess.run([sys.executable, "-S", "-c", watch, PROGRAM, "quantize", "-m", self.place / "model", "-o",
-                               self.place / "out", "--scheme", "NVFP4A16", "--format", "json", "--quiet", *options],
-                              capture_output=True, text=True, timeout=600)
+        done = subprocess.run([sys.executable, "-S", "-c", watch, PROGRAM, *arguments], capture_output=True, text=True,
+                              timeout=600)
         self.assertEqual(done.returncode, OK, done.stderr)
-        return json.loads(done.stdout), int(done.stderr)
+        return done.stdout, int(done.stderr)
+
+    def quantize(self, *options):
+        report, seen = self.watched("quantize", "-m", self.place / "model", "-o", self.place / "out", "--scheme", "NVFP4A16",
+                                    "--format", "json", "--quiet", *options)
+        return json.loads(report), seen
 
     def test_quantize_stays_below_three_times_the_largest_tensor(self):
         self.assertGreater(self.bytes, 2_000_000_000)
@@ -94,6 +97,20 @@ class Memory(TestCase):
             # Much stricter, and what is meant: the size of the model does not matter.
             self.assertLess(peak, 200_000_000)
         self.assert_nothing_new(self.place, ["model", "out"])
+        self.run_stays_near_what_the_model_is_repacked_to()
+
+    def run_stays_near_what_the_model_is_repacked_to(self):
+        """Packed weights have the size that they have in the file, and the rest is used where it is mapped: were the mapped
+        pages of what has been packed not given back while loading goes on, twice the packed size would be there."""
+        size = (self.place / "out/model.safetensors").stat().st_size
+        packed = size - 2 * LARGEST  # but for the norms
+        limit = 1.15 * size + 100e6
+        self.assertGreater(packed, 400e6)
+        self.assertGreater(size + 0.9 * packed, limit)
+        _, seen = self.watched("logits", "-m", self.place / "out", "--tokens", "1,2,3", "-o", self.place / "logits.safetensors",
+                               "--quiet")
+        print(f"\n{size / 1e6:.0f} MB model run: peak {seen / 1e6:.0f} MB, allowed {limit / 1e6:.0f} MB", end=" ")
+        self.assertLess(seen, limit)
 
 
 if __name__ == "__main__":

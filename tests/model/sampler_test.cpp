@@ -101,6 +101,17 @@ TEST(Sampler, TheDrawsAreTheUpper53BitsOfTheGenerator) {
     EXPECT_EQ(draws({.temperature = 1, .seed = 42}, std::vector<float>(10, 0.0f), 1000), wanted);
 }
 
+// Sorting all and selecting the k largest are two ways to one order, with equal logits, zeros of both signs
+// and a last one that weighs nothing.
+TEST(Sampler, OrdersAllAsItOrdersTheLargest) {
+    std::vector<float> logits = {0.0f, -0.0f, 0.0f, -1e30f};
+    std::mt19937 random(8);
+    for (int i = 0; i < 2000; i++) logits.push_back(float(int(random() % 801) - 400) / 97);
+    const int others = int(logits.size()) - 1;
+    EXPECT_EQ(draws({.temperature = 3, .seed = 9}, logits, 5000),
+              draws({.temperature = 3, .top_k = others, .seed = 9}, logits, 5000));
+}
+
 TEST(Sampler, NeverChoosesMinusInfinity) {
     const std::vector<float> logits = {-infinity, 0, -infinity, 0, -infinity};
     for (const int32_t id : draws({.temperature = 100, .top_k = 4, .seed = 5}, logits, 1000))
