@@ -51,6 +51,23 @@ TEST(FloatEnvironment, NeutralisesFlushToZeroAndRestoresIt) {
     EXPECT_EQ(after & 0xFFC0, flushing & 0xFFC0);
 }
 
+TEST(FloatEnvironment, KeepsTheExceptionFlagsOfTheCaller) {
+    for (const int mode : {FE_TONEAREST, FE_UPWARD}) {
+        std::fesetround(mode);
+        std::feclearexcept(FE_ALL_EXCEPT);
+        std::feraiseexcept(FE_DIVBYZERO);
+        {
+            const FloatEnvironment environment;
+            const volatile float rounded = one / (one + one + one);
+            (void)rounded;
+        }
+        const int after = std::fetestexcept(FE_DIVBYZERO | FE_INEXACT);
+        std::fesetround(FE_TONEAREST);
+        std::feclearexcept(FE_ALL_EXCEPT);
+        EXPECT_EQ(after, FE_DIVBYZERO);
+    }
+}
+
 TEST(FloatEnvironment, IsRestoredWhenAnExceptionLeavesTheScope) {
     const unsigned before = _mm_getcsr();
     _mm_setcsr(before | 0x8040);
