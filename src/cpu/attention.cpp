@@ -3,10 +3,17 @@
 //   sum32(e))
 //
 // One piece of work is one head of keys and values and a few neighbouring query positions: the rows
-// (position, head of the group) share every load of a key or value. Scores are products of
-// sum32_product-inl.h. The weighted values are summed lane by lane: the positions of one lane (i mod 32) are
-// walked through with the sums of `tile_rows` rows x 4 vectors of the head in registers, and the lanes are
-// added by recursion in the order of sum32's tree.
+// (position, head of the group) share every load of a key or value. Scores are sum32 products over the head:
+// 16 keys at a time pass by all rows. The weighted values are sum32 products over the positions:
+//   many rows  a few columns of the values are transposed, so that a register holds neighbouring positions as
+//   it
+//              holds those of e, and tiles of rows x 4 columns go over them pass by pass, as in
+//              sum32_product-inl.h. In the last step, where some rows see more than others, values that a row
+//              does not see become +0 and e is -0 there: fma(-0, +0, s) = s.
+//   few rows   the values are read where they lie: the positions of one lane (i mod 32) are walked through
+//   with
+//              the sums of `tile_rows` rows x 4 vectors of the head in registers, and the lanes are added by
+//              recursion in the order of sum32's tree.
 #include "cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,7 +21,6 @@
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "cpu/softmax-inl.h"
@@ -24,35 +30,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace halfbyte::cpu::HWY_NAMESPACE {
 namespace {
-
-// sums[r][c]: the N lanes that remain when the 32 partial sums are added at distances 16 to N.
-template <int R, typename W>
-HWY_INLINE void score_tile(const float* x, int64_t x_stride, const W* const (&w)[tile_columns], int64_t K,
-                           V (*sums)[panel_columns]) {
-    V lanes[sum32_vectors][R][tile_columns];
-    for (int pass = 0; pass < sum32_vectors; pass++) {
-        V sum[R][tile_columns];
-        for (int r = 0; r < R; r++)
-            for (int c = 0; c < tile_columns; c++) sum[r][c] = hn::Zero(F32());
-        for (int64_t k = pass * N; k < K; k += 32) {
-            V wide[tile_columns];
-            for (int c = 0; c < tile_columns; c++) wide[c] = load(w[c] + k);
-            for (int r = 0; r < R; r++) {
-                const V xr = load(x + r * x_stride + k);
-                for (int c = 0; c < tile_columns; c++) sum[r][c] = fma(xr, wide[c], sum[r][c]);
-            }
-        }
-        for (int r = 0; r < R; r++)
-            for (int c = 0; c < tile_columns; c++) lanes[pass][r][c] = sum[r][c];
-    }
-    for (int half = sum32_vectors / 2; half > 0; half /= 2)
-        for (int pass = 0; pass < half; pass++)
-            for (int r = 0; r < R; r++)
-                for (int c = 0; c < tile_columns; c++)
-                    lanes[pass][r][c] = hn::Add(lanes[pass][r][c], lanes[pass + half][r][c]);
-    for (int r = 0; r < R; r++)
-        for (int c = 0; c < tile_columns; c++) sums[r][c] = lanes[0][r][c];
-}
 
 // The rows that share one head of keys and values: row r is query position first + r / group, head r % group
 // of it.
@@ -67,30 +44,143 @@ struct Rows {
     const float* totals;       // [rows] sum32(e)
 };
 
-// scores[r, 16 keys from i on] = fl(sum32(q_r * k) * scale)
-template <int R>
-void score_rows(const Rows& rows, int64_t r, const float* q, int64_t padded_dim,
-                const float* const (&keys)[panel_columns], int64_t i, V scale) {
-    V sums[R][panel_columns];
-    for (int c = 0; c < panel_columns; c += tile_columns) {
-        const float* const four[tile_columns] = {keys[c], keys[c + 1], keys[c + 2], keys[c + 3]};
-        score_tile<R>(q + r * padded_dim, padded_dim, four, padded_dim,
-                      reinterpret_cast<V(*)[panel_columns]>(&sums[0][c]));
+inline constexpr int64_t key_block = 16;
+
+// The sum32 product of a query in registers (64 elements) with a key: the N lanes that remain when the
+// partial sums are added at distances 16 to N. The first product is not added to +0: the sign of a zero score
+// has no effect on exp(s - m).
+HWY_INLINE V score_64(const V (&q)[64 / N], const float* key) {
+    V sum[sum32_vectors];
+    for (int j = 0; j < sum32_vectors; j++) {
+        sum[j] = hn::Mul(q[j], load(key + j * N));
+        sum[j] = fma(q[j + sum32_vectors], load(key + 32 + j * N), sum[j]);
     }
-    for (int j = 0; j < R; j++)
-        for (int c = 0; c < panel_columns; c += N) {
-            V each[N];
-            for (int n = 0; n < N; n++) each[n] = sums[j][c + n];
-            store(hn::Mul(add_lanes_of_each(each), scale), rows.scores + (r + j) * rows.score_stride + i + c);
+    return add_vectors(sum);
+}
+
+// scores[0..16) = fl(sum32(q * k) * scale) of 16 keys. q is padded with -0 to a multiple of 32.
+void score_row(const float* q, int64_t head_dim, const float* const (&keys)[key_block], V scale,
+               float* scores) {
+    for (int first = 0; first < key_block; first += N) {
+        V each[N];
+        if (head_dim == 64) {
+            V registers[64 / N];
+            for (int j = 0; j < 64 / N; j++) registers[j] = load(q + j * N);
+            for (int c = 0; c < N; c++) each[c] = score_64(registers, keys[first + c]);
+        } else {
+            for (int c = 0; c < N; c += 2) {
+                const float* const two[2] = {keys[first + c], keys[first + c + 1]};
+                V sums[1][2];
+                multiply_in_place<1, 2>(q, two, head_dim, sums);
+                each[c] = sums[0][0];
+                each[c + 1] = sums[0][1];
+            }
+        }
+        store(hn::Mul(add_lanes_of_each(each), scale), scores + first);
+    }
+}
+
+// Columns of the values side by side for one piece: element [column / 4][pass][step][column % 4][lane], lanes
+// being positions.
+inline constexpr int value_columns = N > 8 ? N : 8;
+
+// Four positions x four columns, transposed.
+HWY_INLINE void transpose_values(const float* values, int64_t stride, float* out) {
+    const hn::Full128<float> d;
+    const hn::Full128<double> d64;
+    const auto a = hn::LoadU(d, values), b = hn::LoadU(d, values + stride),
+               c = hn::LoadU(d, values + 2 * stride), e = hn::LoadU(d, values + 3 * stride);
+    const auto ab_low = hn::BitCast(d64, hn::InterleaveLower(d, a, b)),
+               ab_high = hn::BitCast(d64, hn::InterleaveUpper(d, a, b)),
+               ce_low = hn::BitCast(d64, hn::InterleaveLower(d, c, e)),
+               ce_high = hn::BitCast(d64, hn::InterleaveUpper(d, c, e));
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, ab_low, ce_low)), d, out);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, ab_low, ce_low)), d, out + N);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, ab_high, ce_high)), d, out + 2 * N);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, ab_high, ce_high)), d, out + 3 * N);
+}
+
+// What lies behind the last position is left as it is; no row sees it.
+void pack_values(const Rows& rows, int64_t column, int64_t visible, int64_t steps, float* out) {
+    for (int64_t c = 0; c < value_columns; c += 4) {
+        const float* values = rows.values + column + c;
+        const auto place = [&](int64_t i) {
+            return out + ((c / 4 * sum32_vectors + i % 32 / N) * steps + i / 32) * 4 * N + i % N;
+        };
+        int64_t i = 0;
+        for (; i + 4 <= visible; i += 4)
+            transpose_values(values + i * rows.cache_stride, rows.cache_stride, place(i));
+        for (; i < visible; i++)
+            for (int j = 0; j < 4; j++) place(i)[j * N] = values[i * rows.cache_stride + j];
+    }
+}
+
+// One pass of R rows x 4 columns. All rows see the first `whole` steps.
+template <int R>
+HWY_INLINE void weigh_pass(const Rows& rows, int64_t r, const float* w, int64_t whole, int64_t steps,
+                           int pass, V (&sum)[R][4]) {
+    const float* e = rows.scores + r * rows.score_stride + pass * N;
+    for (int i = 0; i < R; i++)
+        for (int c = 0; c < 4; c++) sum[i][c] = hn::Zero(F32());
+    int64_t step = 0;
+    for (; step < whole; step++, w += 4 * N) {
+        V value[4];
+        for (int c = 0; c < 4; c++) value[c] = load(w + c * N);
+        for (int i = 0; i < R; i++) {
+            const V weight = load(e + i * rows.score_stride + step * 32);
+            for (int c = 0; c < 4; c++) sum[i][c] = fma(weight, value[c], sum[i][c]);
+        }
+    }
+    for (; step < steps; step++, w += 4 * N) {
+        V value[4];
+        for (int i = 0; i < R; i++) {
+            if (i == 0 || rows.positions[r + i] != rows.positions[r + i - 1]) {
+                const int64_t left = rows.positions[r + i] - step * 32 - pass * N;
+                const auto seen =
+                    hn::RebindMask(F32(), hn::Lt(hn::Iota(I32(), 0), hn::Set(I32(), int32_t(left))));
+                for (int c = 0; c < 4; c++) value[c] = hn::IfThenElseZero(seen, load(w + c * N));
+            }
+            const V weight = load(e + i * rows.score_stride + step * 32);
+            for (int c = 0; c < 4; c++) sum[i][c] = fma(weight, value[c], sum[i][c]);
+        }
+    }
+}
+
+// o[rows r.., columns column..column+value_columns) from packed values.
+template <int R>
+void weigh_tile(const Rows& rows, int64_t r, const float* packed, int64_t steps, int64_t column) {
+    const int64_t whole = rows.positions[r] / 32;
+    V each[R][value_columns];
+    for (int c = 0; c < value_columns; c += 4) {
+        HWY_ALIGN float lanes[sum32_vectors][R][4][N];
+        for (int pass = 0; pass < sum32_vectors; pass++) {
+            V sum[R][4];
+            weigh_pass<R>(rows, r, packed + (c / 4 * sum32_vectors + pass) * steps * 4 * N, whole, steps,
+                          pass, sum);
+            for (int i = 0; i < R; i++)
+                for (int j = 0; j < 4; j++) store(sum[i][j], lanes[pass][i][j]);
+        }
+        for (int i = 0; i < R; i++)
+            for (int j = 0; j < 4; j++) {
+                V parts[sum32_vectors];
+                for (int pass = 0; pass < sum32_vectors; pass++) parts[pass] = load(lanes[pass][i][j]);
+                each[i][c + j] = add_vectors(parts);
+            }
+    }
+    for (int i = 0; i < R; i++)
+        for (int c = 0; c < value_columns; c += N) {
+            V group[N];
+            for (int j = 0; j < N; j++) group[j] = each[i][c + j];
+            store(hn::Div(add_lanes_of_each(group), set(rows.totals[r + i])), rows.o[r + i] + column + c);
         }
 }
 
 template <int R = tile_rows>
-void score_all_rows(const Rows& rows, int64_t r, int64_t count, const float* q, int64_t padded_dim,
-                    const float* const (&keys)[panel_columns], int64_t i, V scale) {
-    for (; r + R <= count; r += R) score_rows<R>(rows, r, q, padded_dim, keys, i, scale);
+void weigh_packed(const Rows& rows, int64_t r, int64_t count, const float* packed, int64_t steps,
+                  int64_t column) {
+    for (; r + R <= count; r += R) weigh_tile<R>(rows, r, packed, steps, column);
     if constexpr (R > 1)
-        if (r < count) score_all_rows<smaller_tile(R)>(rows, r, count, q, padded_dim, keys, i, scale);
+        if (r < count) weigh_packed<smaller_tile(R)>(rows, r, count, packed, steps, column);
 }
 
 // D vectors of a head from element d on; with D = 1 perhaps only `count` < N elements.
@@ -155,28 +245,31 @@ void weigh_values(const Rows& rows, int64_t r, int64_t d, int64_t count) {
 }
 
 template <int R = tile_rows>
-void weigh_all_rows(const Rows& rows, int64_t r, int64_t count) {
+void weigh_all_rows(const Rows& rows, int64_t r, int64_t count, int64_t first_column) {
     for (; r + R <= count; r += R) {
-        int64_t d = 0;
+        int64_t d = first_column;
         for (; d + 4 * N <= rows.head_dim; d += 4 * N) weigh_values<R, 4>(rows, r, d, N);
         for (; d < rows.head_dim; d += N)
             weigh_values<R, 1>(rows, r, d, std::min<int64_t>(N, rows.head_dim - d));
     }
     if constexpr (R > 1)
-        if (r < count) weigh_all_rows<smaller_tile(R)>(rows, r, count);
+        if (r < count) weigh_all_rows<smaller_tile(R)>(rows, r, count, first_column);
 }
+
+inline constexpr int64_t packed_rows = 4 * tile_rows;  // from which transposing the values pays,
+inline constexpr int64_t packed_positions = 256;       // and up to which it pays for any number of rows
 
 // Query positions first..first+queries of the heads that read head `kv` of keys and values.
 void attend(const AttentionArgs& args, int64_t kv, int64_t first, int64_t queries) {
     const int64_t group = args.heads / args.kv_heads, count = queries * group, d = args.head_dim;
     const int64_t padded_dim = round_up(d, 32), visible = args.first_position + first + queries;
-    const int64_t score_stride = round_up(visible, panel_columns);
-    const auto buffer = std::make_unique_for_overwrite<float[]>(
-        size_t(count * padded_dim + count * score_stride + panel_columns * padded_dim + count));
-    float* const q = buffer.get();
-    float* const scores = q + count * padded_dim;
-    float* const padded_keys = scores + count * score_stride;
-    float* const totals = padded_keys + panel_columns * padded_dim;
+    const int64_t steps = steps_of(visible),
+                  score_stride = steps * 32 + 16;  // rows in different sets of a cache
+    const auto buffer = make_lines(count * (padded_dim + score_stride + 1) + steps * 32 * value_columns);
+    float* const scores = buffer[0].values;
+    float* const q = scores + count * score_stride;
+    float* const packed = q + count * padded_dim;
+    float* const totals = packed + steps * 32 * value_columns;
     const auto positions = std::make_unique_for_overwrite<int64_t[]>(size_t(count));
     const auto o = std::make_unique_for_overwrite<float*[]>(size_t(count));
     for (int64_t r = 0; r < count; r++) {
@@ -190,35 +283,46 @@ void attend(const AttentionArgs& args, int64_t kv, int64_t first, int64_t querie
                     score_stride,       positions.get(),      o.get(),           totals};
 
     const V scale = set(reference::attention_scale(d));
-    for (int64_t i = 0; i < visible; i += panel_columns) {
-        const float* keys[panel_columns];  // beyond the last one it is repeated; those scores are not used
-        for (int c = 0; c < panel_columns; c++) {
+    for (int64_t i = 0; i < visible; i += key_block) {
+        const float* keys[key_block];  // beyond the last one it is repeated; those scores are not used
+        for (int64_t c = 0; c < key_block; c++)
             keys[c] = rows.keys + std::min(i + c, visible - 1) * args.cache_stride;
-            if (padded_dim != d) {
-                widen(keys[c], d, padded_keys + c * padded_dim, padded_dim, 0.0f);
-                keys[c] = padded_keys + c * padded_dim;
-            }
-        }
-        score_all_rows(rows, 0, count, q, padded_dim, keys, i, scale);
+        for (int64_t r = 0; r < count; r++)
+            if (i < positions[size_t(r)])
+                score_row(q + r * padded_dim, d, keys, scale, scores + r * score_stride + i);
     }
     for (int64_t r = 0; r < count; r++) {
         float* e = scores + r * score_stride;
         totals[r] = exponentials(e, e, positions[size_t(r)]);
+        std::fill(e + positions[size_t(r)], e + steps * 32, -0.0f);
     }
-    weigh_all_rows(rows, 0, count);
+    int64_t column = 0;
+    if (count >= packed_rows || visible <= packed_positions)
+        for (; column + value_columns <= d; column += value_columns) {
+            pack_values(rows, column, visible, steps, packed);
+            weigh_packed(rows, 0, count, packed, steps, column);
+        }
+    weigh_all_rows(rows, 0, count, column);
 }
 
 }  // namespace
 
 void attention(ThreadPool& pool, const AttentionArgs& args) {
     const int64_t T = args.q.rows, group = args.heads / args.kv_heads;
-    const int64_t queries = std::max<int64_t>(1, 2 * tile_rows / group);
-    const int64_t blocks = (T + queries - 1) / queries, pieces = blocks * args.kv_heads;
+    // Neighbours whose rows, about 48, keep their scores in 256 KB. Blocks of them end at multiples of their
+    // number, a power of two, so that all rows of one see the same steps but the last.
+    int64_t queries = 1;
+    while (queries < 16 && 2 * queries * group <= 64 &&
+           2 * queries * group * (args.first_position + T) <= 1 << 16)
+        queries *= 2;
+    const int64_t before = args.first_position % queries, blocks = (before + T + queries - 1) / queries,
+                  pieces = T == 0 ? 0 : blocks * args.kv_heads;
     const int64_t operations = 4 * queries * group * args.head_dim * (args.first_position + T / 2 + 1);
     pool.parallel_for(pieces, grain_for(pool, pieces, operations), [&](int64_t begin, int64_t end) {
         for (int64_t piece = begin; piece < end; piece++) {
-            const int64_t first = piece / args.kv_heads * queries;
-            attend(args, piece % args.kv_heads, first, std::min(queries, T - first));
+            const int64_t block = piece / args.kv_heads * queries - before,
+                          first = std::max<int64_t>(0, block);
+            attend(args, piece % args.kv_heads, first, std::min(block + queries, T) - first);
         }
     });
 }

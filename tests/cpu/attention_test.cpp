@@ -72,6 +72,9 @@ TEST(Attention, HasTheReferencesBitsForEveryHeadSize) {
 TEST(Attention, HasTheReferencesBitsForLongContexts) {
     expect_reference_bits(Problem(3, 1000, 3, 1, 64, 2000));
     expect_reference_bits(Problem(200, 0, 3, 1, 32, 2010));
+    expect_reference_bits(Problem(37, 300, 9, 3, 64, 2020));
+    expect_reference_bits(Problem(70, 13, 2, 1, 128, 2030));
+    expect_reference_bits(Problem(1, 400, 2, 1, 70, 2040));
 }
 
 // What lies in later positions must not leak into earlier queries of the same chunk.
@@ -82,6 +85,16 @@ TEST(Attention, NonFiniteKeysAndValuesStayWithTheQueriesThatSeeThem) {
     problem.keys.set(29, 7, NAN);
     problem.keys.set(31, 8, INFINITY);
     expect_reference_bits(problem);
+}
+
+// The result is -0 only if every product and every lane is.
+TEST(Attention, KeepsSignsOfZeroLikeTheReference) {
+    for (const int64_t queries : {1, 20}) {
+        Problem problem(queries, 300, 3, 1, 64, 3010);
+        for (int64_t i = 0; i < 300 + queries; i++)
+            for (int64_t k = 0; k < 64; k++) problem.values.set(i, k, k % 3 == 0 ? -0.0f : -0x1p-149f);
+        expect_reference_bits(problem);
+    }
 }
 
 TEST(Attention, AChunkEqualsItsPositionsOneByOne) {
