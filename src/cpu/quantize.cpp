@@ -23,6 +23,7 @@
 #include "core/element.h"
 #include "cpu/kernels.h"
 #include "cpu/operations.h"
+#include "cpu/thresholds-inl.h"
 #include "cpu/vectors-inl.h"
 #include "format/e2m1_rounding.h"
 #include "format/nvfp4_block.h"
@@ -32,20 +33,12 @@ HWY_BEFORE_NAMESPACE();
 namespace halfbyte::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int group = 16;  // blocks handled together
-constexpr int group_values = group * nvfp4_block;
-
-// For every block scale the magnitudes, as the bits of T, above which the codes 1, 2 .. 7 begin, each
-// repeated for a vector: 32 KiB, of which a matrix uses some of the 127 rows.
-struct Thresholds {
-    alignas(64) int16_t above[e4m3_max + 1][8][nvfp4_block];
-};
-
 // What all blocks of a row have in common.
 struct Rule {
     float G;
     Rounding rounding;
-    const Thresholds* thresholds;  // or null
+    const Thresholds* thresholds;  // of G, or null
+    bool past_caches;              // codes are too many for the caches, and aligned
     QuantizeStats* stats;          // or null
 };
 
@@ -63,10 +56,8 @@ HWY_INLINE hn::Vec<U32> encode_scales(V s) {
     return hn::Min(code, hn::Set(d, e4m3_max));
 }
 
-HWY_INLINE V decode_scales(hn::Vec<U32> bytes) {
-    const V normal = hn::BitCast(F32(), hn::Add(hn::ShiftLeft<20>(bytes), hn::Set(U32(), 120u << 23)));
-    const V subnormal = hn::Mul(hn::ConvertTo(F32(), hn::BitCast(I32(), bytes)), set(0x1p-9f));
-    return hn::IfThenElse(hn::Lt(normal, set(0x1p-6f)), subnormal, normal);
+HWY_INLINE bool are_finite(V magnitudes) {
+    return hn::AllTrue(I32(), hn::Lt(hn::BitCast(I32(), magnitudes), hn::Set(I32(), 0x7F800000)));
 }
 
 // The bytes of N blocks from their amax, which is finite. False: clipped values are to be counted.
@@ -83,112 +74,18 @@ HWY_INLINE bool find_scales(V amax, const Rule& rule, uint8_t* bytes, V& SF, int
     return true;
 }
 
-// --- codes by comparison
-
-#undef HALFBYTE_QUANTIZE_COMPARES
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-#define HALFBYTE_QUANTIZE_COMPARES
-using I16 = hn::FixedTag<int16_t, nvfp4_block>;
-
-template <typename T>
-constexpr int infinity_bits = std::is_same_v<T, BFloat16> ? 0x7F80 : 0x7C00;
-
-// By bisection, for N block scales at once: fl(v * G) never falls with v, and SF times a midpoint is exact.
-template <typename T>
-void find_thresholds(float G, Thresholds& thresholds) {
-    constexpr float midpoints[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
-    const I32 d;
-    const hn::Rebind<uint16_t, F32> d16;
-    for (int first = 0; first <= e4m3_max; first += N) {
-        const V SF = decode_scales(hn::Iota(U32(), uint32_t(first)));
-        for (int i = 0; i < 7; i++) {
-            const V edge = hn::Mul(SF, set(midpoints[i]));
-            auto low = hn::Zero(d), high = hn::Set(d, infinity_bits<T>);  // low is not above, high is
-            for (int step = 0; step < 15; step++) {
-                const auto middle = hn::ShiftRight<1>(hn::Add(low, high));
-                T values[N];
-                hn::StoreU(hn::DemoteTo(d16, middle), d16, reinterpret_cast<uint16_t*>(values));
-                const V y = hn::Mul(load(values), set(G));
-                const auto above = hn::RebindMask(d, i % 2 == 0 ? hn::Gt(y, edge) : hn::Ge(y, edge));
-                low = hn::IfThenElse(above, low, middle);
-                high = hn::IfThenElse(above, middle, high);
-            }
-            int32_t found[N];
-            hn::StoreU(low, d, found);
-            for (int j = 0; j < N && first + j <= e4m3_max; j++) {  // a block of scale 0 has zeros alone
-                const int threshold = first + j == 0 ? 0x7FFF : found[j];
-                hn::StoreU(hn::Set(I16(), int16_t(threshold)), I16(), thresholds.above[first + j][i]);
-            }
-        }
-    }
-}
-
-// Lane j is the largest lane of v[j].
-HWY_INLINE hn::Vec<I16> largest_lane_of_each(hn::Vec<I16> (&v)[group]) {
-    const I16 d;
-    const hn::Repartition<uint32_t, I16> d32;
-    const hn::Repartition<uint64_t, I16> d64;
-    for (int j = 0; j < 8; j++)
-        v[j] = hn::Max(hn::ConcatLowerLower(d, v[j + 8], v[j]), hn::ConcatUpperUpper(d, v[j + 8], v[j]));
-    for (int j = 0; j < 4; j++)
-        v[j] = hn::Max(hn::InterleaveLower(d, v[2 * j], v[2 * j + 1]),
-                       hn::InterleaveUpper(d, v[2 * j], v[2 * j + 1]));
-    const auto by = [&](auto wide, hn::Vec<I16> a, hn::Vec<I16> b) HWY_ATTR {
-        const auto x = hn::BitCast(wide, a), y = hn::BitCast(wide, b);
-        return hn::Max(hn::BitCast(d, hn::InterleaveLower(wide, x, y)),
-                       hn::BitCast(d, hn::InterleaveUpper(wide, x, y)));
-    };
-    return by(d64, by(d32, v[0], v[1]), by(d32, v[2], v[3]));
-}
-
-// Minus the code of each magnitude. The comparison's result is 0 or -1 in a vector, also where Highway would
-// make a mask of it.
-HWY_INLINE __m256i minus_codes(__m256i magnitude, const int16_t (*above)[nvfp4_block]) {
-    const auto reached = [&](int i) HWY_ATTR {
-        return _mm256_cmpgt_epi16(magnitude, _mm256_load_si256(reinterpret_cast<const __m256i*>(above[i])));
-    };
-    const __m256i a = _mm256_add_epi16(reached(0), reached(1)), b = _mm256_add_epi16(reached(2), reached(3)),
-                  c = _mm256_add_epi16(reached(4), reached(5));
-    return _mm256_add_epi16(_mm256_add_epi16(a, b), _mm256_add_epi16(c, reached(6)));
-}
-
-// Packed codes of two blocks in 16-bit words, from -code and v of each as 16 lanes; packing keeps v's sign.
-HWY_INLINE __m256i join_nibbles(__m256i minus_a, __m256i minus_b, __m256i a, __m256i b) {
-    const __m256i minus = _mm256_packs_epi16(minus_a, minus_b), v = _mm256_packs_epi16(a, b);
-    const __m256i sign = _mm256_srli_epi16(_mm256_and_si256(v, _mm256_set1_epi8(-128)), 4);
-    return _mm256_maddubs_epi16(_mm256_sub_epi8(sign, minus), _mm256_set1_epi16(0x1001));
-}
-
+#ifdef HALFBYTE_CPU_COMPARES
 template <typename T>
 HWY_INLINE bool encode_by_comparison(const T* x, const Rule& rule, uint8_t* codes, uint8_t* bytes,
                                      int64_t& flushed) {
-    const I16 d;
-    const auto* words = reinterpret_cast<const int16_t*>(x);
-    const auto magnitude_bits = hn::Set(d, 0x7FFF);
-    hn::Vec<I16> v[group];
-    for (int j = 0; j < group; j++) v[j] = hn::And(hn::LoadU(d, words + j * nvfp4_block), magnitude_bits);
-    const auto largest = largest_lane_of_each(v);
-    if (!hn::AllFalse(d, hn::Gt(largest, hn::Set(d, infinity_bits<T> - 1)))) return false;
     T amax[group];
-    hn::StoreU(largest, d, reinterpret_cast<int16_t*>(amax));
+    largest_magnitudes(x, amax);
     V SF;
-    for (int first = 0; first < group; first += N)
-        if (!find_scales(load(amax + first), rule, bytes + first, SF, flushed)) return false;
-
-    for (int first = 0; first < group; first += 4) {
-        __m256i values[4], minus[4];
-        for (int j = 0; j < 4; j++) {
-            values[j] = hn::LoadU(d, words + (first + j) * nvfp4_block).raw;
-            minus[j] = minus_codes(_mm256_and_si256(values[j], magnitude_bits.raw),
-                                   rule.thresholds->above[bytes[first + j]]);
-        }
-        // 32-bit words of the low halves of four blocks, then of their high halves, are put in order.
-        const __m256i packed = _mm256_packus_epi16(join_nibbles(minus[0], minus[1], values[0], values[1]),
-                                                   join_nibbles(minus[2], minus[3], values[2], values[3]));
-        const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + first * (nvfp4_block / 2)),
-                            _mm256_permutevar8x32_epi32(packed, order));
+    for (int first = 0; first < group; first += N) {
+        const V largest = load(amax + first);
+        if (!are_finite(largest) || !find_scales(largest, rule, bytes + first, SF, flushed)) return false;
     }
+    compare(x, bytes, *rule.thresholds, codes, rule.past_caches);
     return true;
 }
 #endif
@@ -262,8 +159,7 @@ HWY_INLINE bool encode_by_reciprocal(const T* x, const Rule& rule, uint8_t* code
         V largest[N], SF;
         for (int j = 0; j < N; j++) largest[j] = largest_magnitude(x + (first + j) * nvfp4_block);
         const V amax = combine_lanes_of_each<MaxOfBits>(largest);
-        if (!hn::AllTrue(I32(), hn::Lt(hn::BitCast(I32(), amax), hn::Set(I32(), 0x7F800000)))) return false;
-        if (!find_scales(amax, rule, bytes + first, SF, flushed)) return false;
+        if (!are_finite(amax) || !find_scales(amax, rule, bytes + first, SF, flushed)) return false;
         // A scale of 0 limits y to 0, which any divisor leaves.
         const V divisor = hn::IfThenElse(hn::Eq(SF, hn::Zero(F32())), set(1.0f), SF);
         store(divisor, divisors + first);
@@ -320,7 +216,7 @@ template <typename T>
 HWY_INLINE void quantize_group(const T* x, int blocks, const Rule& rule, uint8_t* packed, uint8_t* bytes) {
     int64_t flushed = 0;
     bool done = false;
-#ifdef HALFBYTE_QUANTIZE_COMPARES
+#ifdef HALFBYTE_CPU_COMPARES
     if constexpr (sizeof(T) == 2)
         if (rule.thresholds != nullptr) done = encode_by_comparison(x, rule, packed, bytes, flushed);
 #endif
@@ -334,15 +230,16 @@ HWY_INLINE void quantize_group(const T* x, int blocks, const Rule& rule, uint8_t
 
 // `values` values side by side -> codes; write_scales(first block, bytes, blocks) for each group.
 template <typename T, typename WriteScales>
-void quantize_values(const T* x, int64_t values, const Rule& rule, uint8_t* codes,
-                     const WriteScales& write_scales) {
+void quantize_values(const T* x, int64_t values, Rule rule, uint8_t* codes, const WriteScales& write_scales) {
     uint8_t bytes[group];
     int64_t k = 0;
     for (; k + group_values <= values; k += group_values) {
         quantize_group(x + k, group, rule, codes + k / 2, bytes);
         write_scales(k / nvfp4_block, bytes, int64_t(group));
     }
+    if (rule.past_caches) finish_stores_past_caches();
     if (k == values) return;
+    rule.past_caches = false;
     T rest[group_values] = {};
     uint8_t packed[group_values / 2];
     std::memcpy(rest, x + k, size_t(values - k) * sizeof(T));
@@ -385,9 +282,9 @@ template <typename T>
 void quantize_typed(ThreadPool& pool, const QuantizeArgs& args, const T* x, int64_t first_row) {
     const NvFp4Shape& shape = args.shape;
     const int64_t values = args.x.rows * shape.k;
-    constexpr int64_t piece = 1 << 16;  // values
+    constexpr int64_t piece = 1 << 16, many_values = 1 << 24;
     const Thresholds* thresholds = nullptr;
-#ifdef HALFBYTE_QUANTIZE_COMPARES
+#ifdef HALFBYTE_CPU_COMPARES
     std::unique_ptr<Thresholds> found;
     if constexpr (sizeof(T) == 2) {  // finding them takes as long as 2^14 values
         if (values >= 1 << 17 && !args.scale_per_row && args.rounding == Rounding::contract) {
@@ -400,7 +297,7 @@ void quantize_typed(ThreadPool& pool, const QuantizeArgs& args, const T* x, int6
     std::mutex mutex;
     const auto with_rule = [&](const auto& work) {  // adds up what work counts
         QuantizeStats counted;
-        work(Rule{0, args.rounding, thresholds, args.stats == nullptr ? nullptr : &counted});
+        work(Rule{0, args.rounding, thresholds, false, args.stats == nullptr ? nullptr : &counted});
         if (args.stats == nullptr) return;
         const std::lock_guard lock(mutex);
         args.stats->blocks += counted.blocks;
@@ -412,10 +309,11 @@ void quantize_typed(ThreadPool& pool, const QuantizeArgs& args, const T* x, int6
         const int64_t first_value = first_row * shape.k;
         pool.parallel_for(values / nvfp4_block, piece / nvfp4_block, [&](int64_t begin, int64_t end) {
             with_rule([&](Rule rule) {
+                uint8_t* const codes = args.codes + (first_value / nvfp4_block + begin) * (nvfp4_block / 2);
+                uint8_t* const scales = args.block_scales + first_value / nvfp4_block + begin;
                 rule.G = args.encode_scale[0];
-                uint8_t* scales = args.block_scales + first_value / nvfp4_block + begin;
-                quantize_values(x + begin * nvfp4_block, (end - begin) * nvfp4_block, rule,
-                                args.codes + (first_value + begin * nvfp4_block) / 2,
+                rule.past_caches = values >= many_values && reinterpret_cast<uintptr_t>(codes) % 64 == 0;
+                quantize_values(x + begin * nvfp4_block, (end - begin) * nvfp4_block, rule, codes,
                                 [&](int64_t first, const uint8_t* bytes, int64_t blocks) {
                                     std::memcpy(scales + first, bytes, size_t(blocks));
                                 });
