@@ -63,6 +63,8 @@ static Kernels table_of(Level level) {
         .quantize = quantize_levels[i],
         .quantize_rows = quantize_rows_levels[i],
         .dequantize = dequantize_levels[i],
+        .decode_error = decode_error_levels[i],
+        .largest_magnitudes = largest_magnitudes_levels[i],
         .transform = transform_levels[i],
         .matmul_w4a4 = matmul_w4a4_levels[i],
         .matmul_w4a16 = matmul_w4a16_levels[i],

@@ -14,6 +14,15 @@ namespace halfbyte::cpu {
 enum class Level { scalar, avx2, avx512 };
 std::string_view name_of(Level level);
 
+// signal[row] = sum of w^2, noise[row] = sum of (w - fl((code * SF) * D))^2, FP64 in order of k.
+struct DecodeErrorArgs {
+    ConstMatrix w;  // [rows, k]
+    NvFp4View a;    // of the same size
+    float decode_scale = 1;
+    double* signal = nullptr;  // out [rows]
+    double* noise = nullptr;   // out [rows]
+};
+
 struct Kernels {
     Level level;
     void (*quantize)(ThreadPool&, const QuantizeArgs&);
@@ -21,6 +30,9 @@ struct Kernels {
     // that behind the last row by clear_padding_rows.
     void (*quantize_rows)(ThreadPool&, const QuantizeArgs&, int64_t first_row);
     void (*dequantize)(ThreadPool&, const DequantizeArgs&);
+    void (*decode_error)(ThreadPool&, const DecodeErrorArgs&);
+    // largest[row] = max |x|, in the order of the bits: infinity if there is one, and NaN if there is one.
+    void (*largest_magnitudes)(ThreadPool&, const ConstMatrix&, float* largest);
     void (*transform)(ThreadPool&, const TransformArgs&);
     void (*matmul_w4a4)(ThreadPool&, const MatmulW4A4Args&);
     void (*matmul_w4a16)(ThreadPool&, const MatmulW4A16Args&);

@@ -3,6 +3,7 @@
 
 #include "core/float16.h"
 #include "core/thread_pool.h"
+#include "cpu/kernels.h"
 #include "cpu/targets.h"
 #include "halfbyte/operations.h"
 
@@ -18,6 +19,8 @@ using RowsKernel = void(ThreadPool&, const Args&, int64_t first_row);
 extern const PerLevel<Kernel<QuantizeArgs>> quantize_levels;
 extern const PerLevel<RowsKernel<QuantizeArgs>> quantize_rows_levels;
 extern const PerLevel<Kernel<DequantizeArgs>> dequantize_levels;
+extern const PerLevel<Kernel<DecodeErrorArgs>> decode_error_levels;
+extern const PerLevel<void(ThreadPool&, const ConstMatrix&, float*)> largest_magnitudes_levels;
 extern const PerLevel<Kernel<TransformArgs>> transform_levels;
 extern const PerLevel<Kernel<MatmulW4A4Args>> matmul_w4a4_levels;
 extern const PerLevel<Kernel<MatmulW4A16Args>> matmul_w4a16_levels;

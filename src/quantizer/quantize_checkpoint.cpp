@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -18,6 +17,7 @@
 #include "core/check.h"
 #include "core/element.h"
 #include "core/output_folder.h"
+#include "cpu/kernels.h"
 #include "halfbyte/version.h"
 #include "model/decoder.h"
 #include "quantizer/folder_readme.h"
@@ -60,34 +60,24 @@ void for_rows(const Checkpoint& source, const std::string& name, Counter& counte
     }
 }
 
-// Without their sign bits, floats are in the order of their values: infinity and the NaNs come last.
-constexpr uint32_t infinity_bits = 0x7F800000;
-
 // The largest |w| of a piece. Non-finite weights are an error naming the first place.
 float finite_amax(const Context& context, const Checkpoint& source, const std::string& name,
                   const ConstMatrix& w, int64_t first_row) {
-    const auto magnitude = [&](int64_t row, int64_t k) {
-        return std::bit_cast<uint32_t>(load_element(w.data, w.type, row * w.stride + k)) & 0x7FFFFFFF;
-    };
-    std::vector<uint32_t> row_amax(size_t(w.rows), 0);
-    pool_of(context).parallel_for(w.rows, 16, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; row++)
-            for (int64_t k = 0; k < w.cols; k++)
-                row_amax[size_t(row)] = std::max(row_amax[size_t(row)], magnitude(row, k));
-    });
-    uint32_t amax = 0;
+    std::vector<float> row_amax(static_cast<size_t>(w.rows));
+    context.state().kernels->largest_magnitudes(pool_of(context), w, row_amax.data());
+    float amax = 0;
     for (int64_t row = 0; row < w.rows; row++) {
+        const auto value = [&](int64_t k) { return load_element(w.data, w.type, row * w.stride + k); };
         amax = std::max(amax, row_amax[size_t(row)]);
-        if (amax < infinity_bits) continue;
+        if (std::isfinite(row_amax[size_t(row)])) continue;
         int64_t k = 0;
-        while (magnitude(row, k) < infinity_bits) k++;
+        while (std::isfinite(value(k))) k++;
         const bool vector = source.dense().at(name).shape.size() < 2;
         fail(ErrorKind::failure,
              "{}: {} holds {} at [{}{}]; a checkpoint is not made from non-finite weights",
-             source.path().string(), name, load_element(w.data, w.type, row * w.stride + k),
-             vector ? "" : fmt::format("{}, ", first_row + row), k);
+             source.path().string(), name, value(k), vector ? "" : fmt::format("{}, ", first_row + row), k);
     }
-    return std::bit_cast<float>(amax);
+    return amax;
 }
 
 EncodeScale scale_from_amax(float amax, const std::string& where, const char* what) {
@@ -104,29 +94,17 @@ struct Power {
     double signal = 0, noise = 0;
 };
 
-Power power_of(const Context& context, const ConstMatrix& w, const NvFp4View& quantized, float decode_scale,
-               std::vector<float>& decoded) {
-    decoded.resize(size_t(w.rows * w.cols));
-    dequantize(context, {.a = quantized,
-                         .decode_scale = &decode_scale,
-                         .y = {decoded.data(), DType::f32, w.rows, w.cols, w.cols}});
-    std::vector<Power> rows(static_cast<size_t>(w.rows));
-    pool_of(context).parallel_for(w.rows, 16, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; row++) {
-            Power sum;
-            for (int64_t k = 0; k < w.cols; k++) {
-                const double value = load_element(w.data, w.type, row * w.stride + k);
-                const double error = value - double(decoded[size_t(row * w.cols + k)]);
-                sum.signal += value * value;
-                sum.noise += error * error;
-            }
-            rows[size_t(row)] = sum;
-        }
-    });
+Power power_of(const Context& context, const ConstMatrix& w, const NvFp4View& quantized, float decode_scale) {
+    std::vector<double> signal(static_cast<size_t>(w.rows)), noise(signal);
+    context.state().kernels->decode_error(pool_of(context), {.w = w,
+                                                             .a = quantized,
+                                                             .decode_scale = decode_scale,
+                                                             .signal = signal.data(),
+                                                             .noise = noise.data()});
     Power total;
-    for (const Power& row : rows) {
-        total.signal += row.signal;
-        total.noise += row.noise;
+    for (size_t row = 0; row < signal.size(); row++) {
+        total.signal += signal[row];
+        total.noise += noise[row];
     }
     return total;
 }
@@ -400,7 +378,6 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     }
     int64_t quantized_weights = 0;
     std::vector<uint8_t> codes, scales, rounded;
-    std::vector<float> decoded;
     for (const auto& [name, tensor] : tensors.dense()) {
         const std::string module = name.substr(0, name.rfind('.'));
         const auto scale = name.ends_with(".weight") ? weight_scales.find(module) : weight_scales.end();
@@ -449,7 +426,7 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
                                .block_scales = piece_scales,
                                .stats = &layer.stats});
             const Power piece =
-                power_of(context, w, {codes.data(), piece_scales, shape}, scale->second.decode(), decoded);
+                power_of(context, w, {codes.data(), piece_scales, shape}, scale->second.decode());
             power.signal += piece.signal;
             power.noise += piece.noise;
             write(module + ".weight_packed", codes.data(), codes.size());

@@ -159,6 +159,61 @@ TEST(Quantize, RoundsRandomBitsLikeTheReference) {
         expect_reference_bytes(x.input(), NvFp4Shape::of(200, 512), {1.7f}, rounding, true);
 }
 
+// The magnitudes at which codes begin, and their neighbours, of BF16 and FP16 and of every block scale, in so
+// many rows that thresholds are found for them; G of every kind, so that they are subnormal or infinite too.
+TEST(Quantize, ComparesWithTheRightThresholds) {
+    constexpr float middles[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
+    for (const DType type : {DType::bf16, DType::f16}) {
+        for (const float G : {1.0f, 1.7f, 26880.0f, 0x1p-13f, 3e38f, 1e-38f}) {
+            OwnedMatrix x(int64_t(126) * 80, 16, type);
+            Random random(7);
+            for (int64_t row = 0; row < x.rows(); row++) {
+                const float SF = decode_e4m3(uint8_t(1 + row % 126));
+                x.set(row, 0, 6 * SF / G);
+                for (int64_t i = 1; i < 16; i++) {
+                    x.set(row, i, middles[random.below(7)] * SF / G);
+                    auto* bits = static_cast<uint16_t*>(x.data()) + row * 16 + i;
+                    const int moved = (*bits & 0x7FFF) + int(random.below(5)) - 2;
+                    *bits = uint16_t(std::clamp(moved, 0, 0x7FFF) | int(random.below(2)) << 15);
+                }
+            }
+            SCOPED_TRACE(testing::Message() << name_of(type) << " G " << G);
+            for (const bool with_stats : {false, true})
+                expect_reference_bytes(x.input(), NvFp4Shape::of(x.rows(), 16), {G}, Rounding::contract,
+                                       with_stats);
+        }
+    }
+}
+
+// Stores past the caches begin at 2^24 values; what is at no multiple of 64 bytes is stored as usual.
+TEST(Quantize, LargeResultsAreWholeWhereverTheyLie) {
+    const int64_t rows = 4097, k = 4096;
+    OwnedMatrix x(rows, k, DType::bf16);
+    Random random(8);
+    for (int64_t i = 0; i < rows * k; i++)
+        static_cast<uint16_t*>(x.data())[i] = uint16_t((random.bits() & 0x81FF) | 0x3D00);
+    const NvFp4Shape shape = NvFp4Shape::of(rows, k);
+    const float G = 100;
+    std::vector<uint8_t> expected;
+    std::vector<uint8_t> codes(size_t(shape.code_bytes()) + 128), scales(size_t(shape.scale_bytes()));
+    for (const cpu::Level level : cpu::levels()) {
+        if (!cpu::unsupported_reason(level).empty()) continue;
+        for (const uintptr_t offset : {0, 8}) {
+            std::fill(codes.begin(), codes.end(), uint8_t(0xFF));
+            uint8_t* const at =
+                codes.data() + (64 - reinterpret_cast<uintptr_t>(codes.data()) % 64) % 64 + offset;
+            cpu::kernels(level).quantize(pool_of(2), {.x = x.input(),
+                                                      .encode_scale = &G,
+                                                      .shape = shape,
+                                                      .codes = at,
+                                                      .block_scales = scales.data()});
+            const std::vector<uint8_t> found(at, at + shape.code_bytes());
+            if (expected.empty()) expected = found;  // the scalar level's
+            EXPECT_TRUE(found == expected) << cpu::name_of(level) << ", offset " << offset;
+        }
+    }
+}
+
 #if defined(__x86_64__)
 TEST(Quantize, IgnoresTheCallersFlushToZero) {
     const OwnedMatrix x = special_values(DType::f32);
