@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <optional>
 
 #include "bench/operands.h"
 #include "core/float_environment.h"
@@ -189,21 +190,29 @@ void add_products(std::vector<Row>& rows, const char* kernel, double weight_byte
 
 // ---- row by row
 
-class Quantize : public Operation {
+// What ends in codes and block scales, from 16-bit or 32-bit rows: by itself, or behind a producer.
+class Quantizing : public Operation {
   public:
-    Quantize(DType type, int64_t rows, int64_t k, ScaleLayout layout, int64_t sets)
-        : x_(size_t(sets), random_matrix(type, rows, k, 1)),
-          q_(size_t(sets), OwnedNvFp4(NvFp4Shape::of(rows, k, layout))) {}
-    void run(const Context& context, int64_t set) override {
-        quantize(context, args(x_[size_t(set)], q_[size_t(set)]));
-    }
     std::span<uint8_t> output() override { return q_[0].codes.bytes(); }
-    std::string difference(const Context&) override {
-        const std::vector<int64_t> rows = sample_of(x_[0].rows, 32);
-        const OwnedMatrix x = rows_of(x_[0], rows);
-        OwnedNvFp4 expected(NvFp4Shape::of(x.rows, x.cols));
-        by_reference(reference::quantize, args(x, expected));
-        const OwnedNvFp4 given = rows_of(q_[0], rows);
+
+  protected:
+    Quantizing(DType type, int64_t rows, int64_t k, ScaleLayout layout, int64_t sets)
+        : type_(type), q_(size_t(sets), OwnedNvFp4(NvFp4Shape::of(rows, k, layout))) {}
+    // x is the producer's if it is not given.
+    QuantizeArgs args(const OwnedNvFp4& q, const void* x = nullptr) const {
+        return {.x = {x, type_, q.shape.rows, q.shape.k, q.shape.k},
+                .encode_scale = &encode_scale_,
+                .shape = q.shape,
+                .codes = q.codes.data(),
+                .block_scales = q.scales.data()};
+    }
+    const OwnedNvFp4& result(int64_t set) const { return q_[size_t(set)]; }
+    std::vector<int64_t> sampled() const { return sample_of(q_[0].shape.rows, 32); }
+    OwnedNvFp4 expected() const {
+        return OwnedNvFp4(NvFp4Shape::of(int64_t(sampled().size()), q_[0].shape.k));
+    }
+    std::string difference_to(const OwnedNvFp4& expected) const {
+        const OwnedNvFp4 given = rows_of(q_[0], sampled());
         if (!std::ranges::equal(given.codes.bytes(), expected.codes.bytes()))
             return "the codes are not the reference's";
         if (!std::ranges::equal(given.scales.bytes(), expected.scales.bytes()))
@@ -212,16 +221,107 @@ class Quantize : public Operation {
     }
 
   private:
-    QuantizeArgs args(const OwnedMatrix& x, OwnedNvFp4& q) const {
-        return {.x = x.input(),
-                .encode_scale = &encode_scale_,
-                .shape = q.shape,
-                .codes = q.codes.data(),
-                .block_scales = q.scales.data()};
-    }
+    DType type_;
     float encode_scale_ = 600.0f;
-    std::vector<OwnedMatrix> x_;
     std::vector<OwnedNvFp4> q_;
+};
+
+class Quantize : public Quantizing {
+  public:
+    Quantize(DType type, int64_t rows, int64_t k, ScaleLayout layout, int64_t sets)
+        : Quantizing(type, rows, k, layout, sets), x_(size_t(sets), random_matrix(type, rows, k, 1)) {}
+    void run(const Context& context, int64_t set) override {
+        quantize(context, args(result(set), x_[size_t(set)].data.data()));
+    }
+    std::string difference(const Context&) override {
+        const OwnedMatrix x = rows_of(x_[0], sampled());
+        const OwnedNvFp4 q = expected();
+        by_reference(reference::quantize, args(q, x.data.data()));
+        return difference_to(q);
+    }
+
+  private:
+    std::vector<OwnedMatrix> x_;
+};
+
+class HadamardQuantize : public Quantizing {
+  public:
+    HadamardQuantize(int64_t rows, int64_t k, int64_t n, int64_t sets)
+        : Quantizing(DType::f32, rows, k, ScaleLayout::linear, sets),
+          n_(n),
+          x_(size_t(sets), random_matrix(DType::bf16, rows, k, 1)) {}
+    void run(const Context& context, int64_t set) override {
+        transform_quantize(context, all_args(x_[size_t(set)], result(set)));
+    }
+    std::string difference(const Context&) override {
+        const OwnedMatrix x = rows_of(x_[0], sampled());
+        const OwnedNvFp4 q = expected();
+        by_reference(reference::transform_quantize, all_args(x, q));
+        return difference_to(q);
+    }
+
+  private:
+    TransformQuantizeArgs all_args(const OwnedMatrix& x, const OwnedNvFp4& q) const {
+        return {.x = x.input(), .transform = {.n = n_, .scale = 0.25f}, .quantize = args(q)};
+    }
+    int64_t n_;
+    std::vector<OwnedMatrix> x_;
+};
+
+class SiluMulQuantize : public Quantizing {
+  public:
+    SiluMulQuantize(int64_t rows, int64_t k, int64_t sets)
+        : Quantizing(DType::bf16, rows, k, ScaleLayout::linear, sets),
+          gate_(size_t(sets), random_matrix(DType::bf16, rows, k, 1)),
+          up_(size_t(sets), random_matrix(DType::bf16, rows, k, 2)) {}
+    void run(const Context& context, int64_t set) override {
+        silu_mul_quantize(context, {.gate = gate_[size_t(set)].input(),
+                                    .up = up_[size_t(set)].input(),
+                                    .quantize = args(result(set))});
+    }
+    std::string difference(const Context&) override {
+        const OwnedMatrix gate = rows_of(gate_[0], sampled()), up = rows_of(up_[0], sampled());
+        const OwnedNvFp4 q = expected();
+        by_reference(reference::silu_mul_quantize,
+                     SiluMulQuantizeArgs{.gate = gate.input(), .up = up.input(), .quantize = args(q)});
+        return difference_to(q);
+    }
+
+  private:
+    std::vector<OwnedMatrix> gate_, up_;
+};
+
+class RmsNormQuantize : public Quantizing {
+  public:
+    RmsNormQuantize(int64_t rows, int64_t k, int64_t sets)
+        : Quantizing(DType::bf16, rows, k, ScaleLayout::linear, sets),
+          x_(size_t(sets), random_matrix(DType::bf16, rows, k, 1)),
+          residual_(size_t(sets), random_matrix(DType::bf16, rows, k, 2)),
+          weight_(random_matrix(DType::bf16, 1, k, 3)) {}
+    void run(const Context& context, int64_t set) override {
+        rms_norm_quantize(context, all_args(x_[size_t(set)], residual_[size_t(set)], result(set)));
+    }
+    void prepare() override { before_.emplace(rows_of(residual_[0], sampled())); }
+    std::string difference(const Context&) override {
+        const OwnedMatrix x = rows_of(x_[0], sampled()), residual = *before_;
+        const OwnedNvFp4 q = expected();
+        by_reference(reference::rms_norm_quantize, all_args(x, residual, q));
+        const std::string found = difference_of_rows(sampled(), residual_[0], residual);
+        return found.empty() ? difference_to(q) : "residual, " + found;
+    }
+
+  private:
+    RmsNormQuantizeArgs all_args(const OwnedMatrix& x, const OwnedMatrix& residual,
+                                 const OwnedNvFp4& q) const {
+        return {.x = x.input(),
+                .residual = residual.view(),
+                .weight = weight_.input(),
+                .epsilon = 1e-5f,
+                .quantize = args(q)};
+    }
+    std::vector<OwnedMatrix> x_, residual_;
+    OwnedMatrix weight_;
+    std::optional<OwnedMatrix> before_;  // the sampled rows of the residual; a call adds x to them
 };
 
 class TransformRows : public Operation {
@@ -348,6 +448,20 @@ void add_rows_by_row(std::vector<Row>& rows) {
                             [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
                                 return std::make_unique<Quantize>(form.type, height, k, form.layout, sets);
                             });
+        for (const int64_t n : {16, 128})
+            add_elementwise(rows, fmt::format("hadamard_{}_quantize_bf16", n), height, k, in_l2, 2,
+                            nvfp4_bytes, std::log2(double(n)) + 1,
+                            [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
+                                return std::make_unique<HadamardQuantize>(height, k, n, sets);
+                            });
+        add_elementwise(rows, "silu_mul_quantize_bf16", height, k, in_l2, 4, nvfp4_bytes, 0,
+                        [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
+                            return std::make_unique<SiluMulQuantize>(height, k, sets);
+                        });
+        add_elementwise(rows, "rms_norm_quantize_bf16", height, k, in_l2, 4, 2 + nvfp4_bytes, 0,
+                        [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
+                            return std::make_unique<RmsNormQuantize>(height, k, sets);
+                        });
         add_elementwise(rows, "rms_norm", height, k, in_l2, 8, 8, 0,
                         [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
                             return std::make_unique<RmsNorm>(height, k, sets);

@@ -199,7 +199,7 @@ int run_kernels(const Options& options) {
     std::optional<Table> table;
     if (!options.common.json()) {
         print_header(options, machines);
-        table.emplace(options.common.format, std::vector<Column>{{"kernel", 19, true},
+        table.emplace(options.common.format, std::vector<Column>{{"kernel", 26, true},
                                                                  {"shape", 32, true},
                                                                  {"from", 6, true},
                                                                  {"threads", 7},

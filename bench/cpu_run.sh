@@ -1,0 +1,42 @@
+#!/bin/sh
+# bench/cpu_run.sh RESULTS [PEER]: everything that docs/performance.md says of CPUs, measured on this machine and written
+# into it. RESULTS is a folder for the JSON of each step; a step whose file is there already is not run again. PEER is a
+# build of llama.cpp (bench/peers/llama_cpp.py); without it its tables stay as they are. About 40 minutes on two quiet
+# processors; nothing else should run.
+set -eu
+cd "$(dirname "$0")/.."
+results=$1 peer=${2:-} program=build/release/halfbyte
+scripts/get_model.sh
+scripts/get_text.sh
+source=build/model/SmolLM2-135M-Instruct.Q4_1.gguf
+mkdir -p "$results"
+
+step() { # FILE COMMAND...: its stdout becomes the file, whole or not at all
+    file=$results/$1
+    shift
+    [ -e "$file" ] && return
+    echo "$file" >&2
+    "$@" >"$file.part"
+    mv "$file.part" "$file"
+}
+step date date -u +%Y-%m-%d
+step commit git rev-parse --short HEAD
+[ -d "$results/W4A4" ] || $program quantize -m $source -o "$results/W4A4" --scheme NVFP4 --calibrate build/text/calibrate.txt
+[ -d "$results/W4A16" ] || $program quantize -m $source -o "$results/W4A16" --scheme NVFP4A16
+
+step kernels.json $program bench kernels --format json
+if [ "$($program env --format json | sed -n 's/.*"cpu_level": "\(.*\)".*/\1/p')" = avx512 ]; then
+    step kernels-avx2.json $program bench kernels --cpu-level avx2 --format json
+fi
+for model in W4A4 W4A16; do step "model-$model.json" $program bench -m "$results/$model" --format json; done
+step model-source.json $program bench -m $source --format json
+# 1: slower than it may be; that is told in the table.
+step loaded.md sh -c 'bench/loaded.sh "$0" || [ $? -eq 1 ]' "$results/W4A4"
+step instructions.md bench/instructions.sh
+if [ -n "$peer" ]; then
+    [ -e "$results/peer/NVFP4.gguf" ] || bench/peers/llama_cpp.py make "$peer" $source "$results/peer"
+    step peer-models.md bench/peers/llama_cpp.py models "$peer" "$results/peer" "$results/W4A4" "$results/W4A16" $source \
+        --json "$results/peer-models.json"
+    step peer-kernels.md bench/peers/llama_cpp.py kernels "$peer" --json "$results/peer-kernels.json"
+fi
+bench/performance_tables.py "$results"
