@@ -41,26 +41,52 @@ void stream_bytes(const uint8_t* from, uint8_t* to, int64_t count) {
     hwy::FlushStream();
 }
 
-// `times` steps of 12 chains, which begin with the vectors at `start` and end there; gives the number of
-// multiply-adds, or 0 where there is no such instruction.
-int64_t int8_products(int64_t times, uint8_t* start) {
+// `times` steps of 12 chains, which begin with the vectors at `start` and end there. Names in the place of an
+// array: g++ 12 would store its elements in every step.
+template <class D, typename Step>
+HWY_INLINE void run_chains(D tag, int64_t times, uint8_t* start, const Step& step) {
+    using V = hn::Vec<D>;
+    const auto at = [&](int n) {
+        return reinterpret_cast<hn::TFromD<D>*>(start + n * int(hn::MaxLanes(tag)) * 4);
+    };
+    V a = hn::Load(tag, at(0)), b = hn::Load(tag, at(1)), c = hn::Load(tag, at(2)), d = hn::Load(tag, at(3));
+    V e = hn::Load(tag, at(4)), f = hn::Load(tag, at(5)), g = hn::Load(tag, at(6)), h = hn::Load(tag, at(7));
+    V i = hn::Load(tag, at(8)), j = hn::Load(tag, at(9)), k = hn::Load(tag, at(10)),
+      l = hn::Load(tag, at(11));
+    for (int64_t n = 0; n < times; n++) {
+        a = step(a), b = step(b), c = step(c), d = step(d), e = step(e), f = step(f);
+        g = step(g), h = step(h), i = step(i), j = step(j), k = step(k), l = step(l);
+    }
+    int n = 0;
+    for (const V v : {a, b, c, d, e, f, g, h, i, j, k, l}) hn::Store(v, tag, at(n++));
+}
+
+struct FloatStep {
+    using D = hn::ScalableTag<float>;
+    hn::Vec<D> a, b;
+    HWY_INLINE hn::Vec<D> operator()(hn::Vec<D> sum) const { return hn::MulAdd(sum, a, b); }
+};
+
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+struct Int8Step {
+    using V = hn::Vec<hn::ScalableTag<int32_t>>;
+    V a, b;
+    HWY_INLINE V operator()(V sum) const {
 #if HWY_TARGET == HWY_AVX3
-    __m512i sums[chains];
-    const __m512i a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(2);
-    for (int i = 0; i < chains; i++) sums[i] = _mm512_loadu_si512(start + 64 * i);
-    for (int64_t step = 0; step < times; step++)
-        for (__m512i& sum : sums) sum = _mm512_dpbusd_epi32(sum, a, b);
-    for (int i = 0; i < chains; i++) _mm512_storeu_si512(start + 64 * i, sums[i]);
-    return times * chains * 64;
-#elif HWY_TARGET == HWY_AVX2
-    __m256i sums[chains];
-    const __m256i b = _mm256_set1_epi8(1);
-    const auto at = [&](int i) { return reinterpret_cast<__m256i*>(start + 32 * i); };
-    for (int i = 0; i < chains; i++) sums[i] = _mm256_loadu_si256(at(i));
-    for (int64_t step = 0; step < times; step++)
-        for (__m256i& sum : sums) sum = _mm256_maddubs_epi16(sum, b);
-    for (int i = 0; i < chains; i++) _mm256_storeu_si256(at(i), sums[i]);
-    return times * chains * 32;
+        return V{_mm512_dpbusd_epi32(sum.raw, a.raw, b.raw)};
+#else
+        return V{_mm256_maddubs_epi16(sum.raw, b.raw)};
+#endif
+    }
+};
+#endif
+
+// The number of multiply-adds, or 0 where there is no such instruction. start: 12 vectors, aligned.
+int64_t int8_products(int64_t times, uint8_t* start) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+    const hn::ScalableTag<int32_t> d;
+    run_chains(d, times, start, Int8Step{hn::Set(d, 0x03030303), hn::Set(d, 0x01010101)});
+    return times * chains * 4 * HWY_LANES(int32_t);
 #else
     (void)times, (void)start;
     return 0;
@@ -73,15 +99,8 @@ int64_t fp32_products(int64_t times, uint8_t* start) {
     return 0;
 #else
     const hn::ScalableTag<float> d;
-    constexpr int lanes = HWY_LANES(float);
-    hn::Vec<decltype(d)> sums[chains];
-    const auto a = hn::Set(d, 0.999f), b = hn::Set(d, 0.001f);
-    const auto at = [&](int i) { return reinterpret_cast<float*>(start) + lanes * i; };
-    for (int i = 0; i < chains; i++) sums[i] = hn::LoadU(d, at(i));
-    for (int64_t step = 0; step < times; step++)
-        for (auto& sum : sums) sum = hn::MulAdd(sum, a, b);
-    for (int i = 0; i < chains; i++) hn::StoreU(sums[i], d, at(i));
-    return times * chains * lanes;
+    run_chains(d, times, start, FloatStep{hn::Set(d, 0.999f), hn::Set(d, 0.001f)});
+    return times * chains * HWY_LANES(float);
 #endif
 }
 
