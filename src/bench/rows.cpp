@@ -153,39 +153,22 @@ class MatmulBf16 : public Operation {
 };
 
 template <typename Product>
-void add_products(std::vector<Row>& rows, const char* kernel, double weight_bytes, double x_bytes,
-                  bool int8) {
+std::unique_ptr<Operation> make_product(const Context& context, int64_t m, int64_t n, int64_t k,
+                                        int64_t sets) {
+    return std::make_unique<Product>(context, m, n, k, sets);
+}
+
+void add_products(std::vector<Row>& rows, const char* kernel) {
     struct Shape {
         int64_t n, k;
         bool in_l2;
     };
     // In L2: 288 KiB of NVFP4, 256 KiB of BF16. From memory: a layer of a model of 8 billion weights.
-    const Shape small = weight_bytes < 1 ? Shape{256, 2048, true} : Shape{128, 1024, true},
-                large = {4096, 4096, false};
+    const bool bf16 = std::string_view(kernel) == "matmul_bf16";
+    const Shape small = bf16 ? Shape{128, 1024, true} : Shape{256, 2048, true}, large = {4096, 4096, false};
     for (const Shape& shape : {small, large})
-        for (const int64_t m : {1, 2, 4, 8, 16, 64, 512}) {
-            const auto [n, k, in_l2] = shape;
-            const double weights = double(n * k), products = double(m) * weights;
-            Row row{.kernel = kernel,
-                    .shape = fmt::format("M={} N={} K={}", m, n, k),
-                    .items = products,
-                    .unit = "GMAC/s",
-                    .work = {.bytes_read = weights * weight_bytes + double(m * k) * x_bytes,
-                             .bytes_written = 0,
-                             .int8 = int8 ? products : 0,
-                             .fp32 = int8 ? 0 : products,
-                             .in_l2 = in_l2},
-                    .set_bytes = weights * weight_bytes,
-                    .make = [n = n, k = k, m](const Context& context,
-                                              int64_t sets) -> std::unique_ptr<Operation> {
-                        return std::make_unique<Product>(context, m, n, k, sets);
-                    },
-                    .note = {}};
-            // 4 products of 64 beside a conversion, a scale and an addition for 16 outputs of a block: 4 of
-            // 7 instructions, 4 of 6 where the conversion is hidden in the integers.
-            if (int8 && m >= 8) row.note = "block scales and chains leave 57 to 67 % of the int8 peak";
-            rows.push_back(std::move(row));
-        }
+        for (const int64_t m : {1, 2, 4, 8, 16, 64, 512})
+            rows.push_back(product_row(kernel, m, shape.n, shape.k, shape.in_l2));
 }
 
 // ---- row by row
@@ -432,9 +415,14 @@ void add_elementwise(std::vector<Row>& rows, const std::string& kernel, int64_t 
 }
 
 void add_rows_by_row(std::vector<Row>& rows) {
-    for (const bool in_l2 : {true, false}) {
-        // 1/4 MiB of FP32 in L2, 64 MiB in memory.
-        const int64_t height = in_l2 ? 16 : 4096, k = 4096;
+    struct Shape {
+        int64_t height, k;
+        bool in_l2;
+    };
+    // One token of a small model; 1/4 MiB of FP32 in L2; 64 MiB in memory.
+    for (const Shape& shape : {Shape{1, 1536, true}, Shape{16, 4096, true}, Shape{4096, 4096, false}}) {
+        const int64_t height = shape.height, k = shape.k;
+        const bool in_l2 = shape.in_l2;
         struct Form {
             const char* name;
             DType type;
@@ -566,12 +554,35 @@ void add_attention(std::vector<Row>& rows) {
 
 }  // namespace
 
+Row product_row(const std::string& kernel, int64_t m, int64_t n, int64_t k, bool in_l2) {
+    const bool int8 = kernel == "matmul_w4a4";
+    const auto make = int8                       ? make_product<MatmulW4A4>
+                      : kernel == "matmul_w4a16" ? make_product<MatmulW4A16>
+                                                 : make_product<MatmulBf16>;
+    const double weights = double(n * k), products = double(m) * weights;
+    const double weight_bytes = weights * (kernel == "matmul_bf16" ? 2 : nvfp4_bytes);
+    Row row{.kernel = kernel,
+            .shape = fmt::format("M={} N={} K={}", m, n, k),
+            .items = products,
+            .unit = "GMAC/s",
+            .work = {.bytes_read = weight_bytes + double(m * k) * (int8 ? nvfp4_bytes : 4),
+                     .bytes_written = 0,
+                     .int8 = int8 ? products : 0,
+                     .fp32 = int8 ? 0 : products,
+                     .in_l2 = in_l2},
+            .set_bytes = weight_bytes,
+            .make = [=](const Context& context, int64_t sets) { return make(context, m, n, k, sets); },
+            .note = {}};
+    // 4 products of 64 beside a conversion, a scale and an addition for 16 outputs of a block: 4 of 7
+    // instructions, 4 of 6 where the conversion is hidden in the integers.
+    if (int8 && m >= 8) row.note = "block scales and chains leave 57 to 67 % of the int8 peak";
+    return row;
+}
+
 std::vector<Row> all_rows() {
     std::vector<Row> rows;
     add_rows_by_row(rows);
-    add_products<MatmulW4A4>(rows, "matmul_w4a4", nvfp4_bytes, nvfp4_bytes, true);
-    add_products<MatmulW4A16>(rows, "matmul_w4a16", nvfp4_bytes, 4, false);
-    add_products<MatmulBf16>(rows, "matmul_bf16", 2, 4, false);
+    for (const char* kernel : {"matmul_w4a4", "matmul_w4a16", "matmul_bf16"}) add_products(rows, kernel);
     add_attention(rows);
     return rows;
 }

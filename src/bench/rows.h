@@ -43,6 +43,9 @@ struct Row {
     std::string name() const { return kernel + " " + shape + " " + place(); }  // what --filter sees
 };
 
+// kernel: "matmul_w4a4", "matmul_w4a16" or "matmul_bf16"; d [M, N], FP32.
+Row product_row(const std::string& kernel, int64_t m, int64_t n, int64_t k, bool in_l2);
+
 // All there are, in the order in which they are printed.
 std::vector<Row> all_rows();
 
