@@ -69,6 +69,8 @@ PackedWeight pack_weight(const Context& context, std::span<const NvFp4View> part
 void matmul_w4a4(const Context& context, const MatmulW4A4Args& args);
 // d[M, N] = x[M, K] w[N, K]^T, x BF16, FP16 or FP32, w NVFP4.
 void matmul_w4a16(const Context& context, const MatmulW4A16Args& args);
+// d[M, N] = x[M, K] w[N, K]^T, x BF16, FP16 or FP32, w E4M3 with a scale for each row.
+void matmul_w8a16(const Context& context, const MatmulW8A16Args& args);
 // d[M, N] = x[M, K] w[N, K]^T, each BF16, FP16 or FP32.
 void matmul_dense(const Context& context, const MatmulDenseArgs& args);
 // Each row of [rows, K] by itself, with or without a residual added first.

@@ -12,7 +12,7 @@
 
 namespace halfbyte {
 
-// A row-major matrix owned by somebody else. type is BF16, FP16 or FP32.
+// A row-major matrix owned by somebody else. type is BF16, FP16 or FP32 where nothing else is said.
 struct ConstMatrix {
     const void* data = nullptr;
     DType type = DType::f32;
@@ -187,6 +187,17 @@ struct MatmulW4A16Args {
     ConstMatrix x;                         // [M, K]
     const PackedWeight* w = nullptr;       // [N, K]
     const float* column_decode = nullptr;  // Dw: [N]
+    const void* bias = nullptr;            // [N] of bias_type, or null
+    DType bias_type = DType::f32;
+    Matrix d;  // out [M, N]
+};
+
+// d[m,n] = round_T(fl(fl(sum32_k(x * w) * column_decode[n]) + bias[n])), w E4M3 (exact in FP32); a NaN byte
+// makes NaN of its column. Source: this project's contract.
+struct MatmulW8A16Args {
+    ConstMatrix x;                         // [M, K]
+    ConstMatrix w;                         // [N, K] F8_E4M3
+    const float* column_decode = nullptr;  // [N], what a weight of 1 stands for
     const void* bias = nullptr;            // [N] of bias_type, or null
     DType bias_type = DType::f32;
     Matrix d;  // out [M, N]

@@ -32,10 +32,9 @@ void check_bytes(const char* operation, const char* what, int64_t rows, int64_t 
           rows, row_bytes);
 }
 
+// Its sizes and memory, whatever its type.
 template <typename M>
-void check_matrix(const char* operation, const char* what, const M& matrix) {
-    check(matrix.type == DType::f32 || matrix.type == DType::bf16 || matrix.type == DType::f16, usage,
-          "{}: {} has type {}; BF16, F16 and F32 are possible", operation, what, name_of(matrix.type));
+void check_place(const char* operation, const char* what, const M& matrix) {
     check(matrix.rows >= 0 && matrix.cols >= 0 && matrix.stride >= matrix.cols, usage,
           "{}: {} is [{}, {}] with a row stride of {}; sizes must not be negative, the stride not below the "
           "columns",
@@ -44,6 +43,13 @@ void check_matrix(const char* operation, const char* what, const M& matrix) {
     check_bytes(operation, what, matrix.rows, matrix.stride * int64_t(size_of(matrix.type)));
     check(matrix.data != nullptr || matrix.rows == 0 || matrix.cols == 0, usage,
           "{}: {} [{}, {}] has no data", operation, what, matrix.rows, matrix.cols);
+}
+
+template <typename M>
+void check_matrix(const char* operation, const char* what, const M& matrix) {
+    check(matrix.type == DType::f32 || matrix.type == DType::bf16 || matrix.type == DType::f16, usage,
+          "{}: {} has type {}; BF16, F16 and F32 are possible", operation, what, name_of(matrix.type));
+    check_place(operation, what, matrix);
 }
 
 template <typename M>
@@ -402,6 +408,19 @@ void check_arguments(const MatmulW4A16Args& args) {
     check_matrix("matmul_w4a16", "x", args.x);
     check_weight("matmul_w4a16", args.w, args.x.cols, args.d.cols);
     check_output("matmul_w4a16", args.d, args.x.rows, args.column_decode, args.bias_type);
+}
+
+void check_arguments(const MatmulW8A16Args& args) {
+    const char* operation = "matmul_w8a16";
+    check_matrix(operation, "x", args.x);
+    check(args.w.type == DType::f8_e4m3, usage, "{}: w has type {}; F8_E4M3 is needed", operation,
+          name_of(args.w.type));
+    check_place(operation, "w", args.w);
+    check(args.w.cols == args.x.cols, usage, "{}: activations have K = {}, the weight has K = {}", operation,
+          args.x.cols, args.w.cols);
+    check(args.w.rows == args.d.cols, usage, "{}: the weight has {} rows, the output has {} columns",
+          operation, args.w.rows, args.d.cols);
+    check_output(operation, args.d, args.x.rows, args.column_decode, args.bias_type);
 }
 
 void check_arguments(const MatmulDenseArgs& args) {

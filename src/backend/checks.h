@@ -19,6 +19,7 @@ void check_arguments(const SiluMulQuantizeArgs& args);
 void check_arguments(const RmsNormQuantizeArgs& args);
 void check_arguments(const MatmulW4A4Args& args);
 void check_arguments(const MatmulW4A16Args& args);
+void check_arguments(const MatmulW8A16Args& args);
 void check_arguments(const MatmulDenseArgs& args);
 void check_arguments(const RmsNormArgs& args);
 void check_arguments(const SiluMulArgs& args);

@@ -144,6 +144,11 @@ void matmul_w4a16(const Context& context, const MatmulW4A16Args& args) {
     kernels(context).matmul_w4a16(pool_of(context), args);
 }
 
+void matmul_w8a16(const Context& context, const MatmulW8A16Args& args) {
+    check_arguments(args);
+    kernels(context).matmul_w8a16(pool_of(context), args);
+}
+
 void matmul_dense(const Context& context, const MatmulDenseArgs& args) {
     check_arguments(args);
     kernels(context).matmul_dense(pool_of(context), args);

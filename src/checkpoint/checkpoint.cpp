@@ -13,7 +13,18 @@
 namespace halfbyte::checkpoint {
 
 std::string_view name_of(Scheme scheme) {
-    return scheme == Scheme::nvfp4 ? "NVFP4" : "NVFP4A16";
+    constexpr std::string_view names[] = {"NVFP4", "NVFP4A16", "FP8A16"};
+    return names[int(scheme)];
+}
+
+std::string_view bits_of(Scheme scheme) {
+    constexpr std::string_view bits[] = {"W4A4", "W4A16", "W8A16"};
+    return bits[int(scheme)];
+}
+
+const std::map<std::string, Fp8Linear>& Checkpoint::fp8() const {
+    static const std::map<std::string, Fp8Linear> none;
+    return none;
 }
 
 std::unique_ptr<Checkpoint> open_checkpoint(const std::filesystem::path& path) {

@@ -1,6 +1,6 @@
-// A model's files, whatever their form: a Hugging Face folder (dense, or NVFP4 of compressed-tensors or
-// FP-Quant) or a .gguf. Tensors have Hugging Face names ("model.layers.0.self_attn.q_proj.weight"). Opening
-// checks every tensor against the config.
+// A model's files, whatever their form: a Hugging Face folder (dense, or NVFP4 and FP8 of compressed-tensors,
+// or NVFP4 of FP-Quant) or a .gguf. Tensors have Hugging Face names
+// ("model.layers.0.self_attn.q_proj.weight"). Opening checks every tensor against the config.
 #pragma once
 
 #include <filesystem>
@@ -41,8 +41,9 @@ struct CompanionFiles {
     std::string tokenizer_problem;  // why `tokenizer` is empty, for the message of what needs one
 };
 
-enum class Scheme { nvfp4, nvfp4a16 };    // W4A4 and W4A16
-std::string_view name_of(Scheme scheme);  // "NVFP4", "NVFP4A16"
+enum class Scheme { nvfp4, nvfp4a16, fp8a16 };  // W4A4, W4A16, W8A16
+std::string_view name_of(Scheme scheme);        // "NVFP4", "NVFP4A16", "FP8A16"
+std::string_view bits_of(Scheme scheme);        // "W4A4", "W4A16", "W8A16"
 
 // A transform as a file has it: scheme "R4", type "hadamard".
 struct NamedTransform {
@@ -73,6 +74,13 @@ struct NvFp4Linear {
     std::optional<EncodeScale> input_scale;  // absent for W4A16
 };
 
+// One linear layer of E4M3 weights with a scale for each row; activations stay unquantised.
+struct Fp8Linear {
+    int64_t n = 0, k = 0;
+    const uint8_t* weight = nullptr;  // [n, k] E4M3, in the mapped file; no NaN
+    std::vector<float> scale;         // [n], finite and positive: what a weight of 1 stands for
+};
+
 // The transforms of one linear layer that are left to run time, each list in the order in which they are
 // applied: the layer is y = output(input(x) W^T + b). Layers that use the same matrix share one object.
 struct LinearTransforms {
@@ -99,12 +107,15 @@ class Checkpoint {
     virtual std::string description() const = 0;
     virtual const ModelConfig& config() const = 0;
     virtual const CompanionFiles& companions() const = 0;
-    virtual std::optional<Scheme> scheme() const = 0;  // none for dense weights
+    // None for dense weights; of several the first of NVFP4, NVFP4A16, FP8A16.
+    virtual std::optional<Scheme> scheme() const = 0;
 
     // Dense tensors by name. GGUF block types count as BF16.
     virtual const std::map<std::string, DenseTensor>& dense() const = 0;
     // Quantised modules by name ("model.layers.0.self_attn.q_proj"); empty for dense weights.
     virtual const std::map<std::string, NvFp4Linear>& nvfp4() const = 0;
+    // The same of FP8 weights; of compressed-tensors files alone.
+    virtual const std::map<std::string, Fp8Linear>& fp8() const;
 
     // What has to be done at run time besides; empty for most files.
     virtual const Transforms& transforms() const = 0;

@@ -1,39 +1,65 @@
 #include "checkpoint/compressed_tensors.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "checkpoint/nvfp4_tensors.h"
 #include "core/check.h"
+#include "core/element.h"
 
 namespace halfbyte::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* nvfp4_format = "nvfp4-pack-quantized";
+constexpr const char *nvfp4_format = "nvfp4-pack-quantized", *fp8_format = "float-quantized";
 constexpr const char *packed = ".weight_packed", *block_scale = ".weight_scale",
                      *weight_global = ".weight_global_scale", *input_global = ".input_global_scale";
 
-// 4-bit floats in blocks of 16, the only quantisation that is read. Other members (strategy, observer,
-// scale_dtype) differ between versions of the producers and change nothing in the file.
-void check_nvfp4_arguments(const Json& arguments, const std::string& where, const char* what) {
+struct Member {
+    const char* key;
+    Json wanted;
+    bool absent_is_fine;
+};
+
+void check_arguments(const Json& arguments, const std::string& where, const char* what,
+                     const std::vector<Member>& members, const char* supported) {
     if (!arguments.is_object())
         fail(ErrorKind::malformed, "{}: {} is {}; an object is needed", where, what, shown(arguments));
-    const auto is = [&](const char* key, const Json& wanted, bool absent_is_fine) {
+    for (const auto& [key, wanted, absent_is_fine] : members) {
         const Json* value = find(arguments, key);
-        check(
-            value == nullptr ? absent_is_fine : *value == wanted, ErrorKind::unsupported,
-            "{}: {} has {} = {}; only NVFP4 (num_bits 4, type float, group_size 16, symmetric) is supported",
-            where, what, key, value == nullptr ? "null" : shown(*value));
-    };
-    is("num_bits", 4, false);
-    is("type", "float", false);
-    is("group_size", 16, false);
-    is("symmetric", true, true);
+        check(value == nullptr ? absent_is_fine : *value == wanted, ErrorKind::unsupported,
+              "{}: {} has {} = {}; only {} is supported", where, what, key,
+              value == nullptr ? "null" : shown(*value), supported);
+    }
+}
+
+// 4-bit floats in blocks of 16. Other members (strategy, observer, scale_dtype) differ between versions of
+// the producers and change nothing in the file.
+void check_nvfp4_arguments(const Json& arguments, const std::string& where, const char* what) {
+    check_arguments(arguments, where, what,
+                    {{"num_bits", 4, false},
+                     {"type", "float", false},
+                     {"group_size", 16, false},
+                     {"symmetric", true, true}},
+                    "NVFP4 (num_bits 4, type float, group_size 16, symmetric)");
+}
+
+// E4M3 with a scale for each row.
+void check_fp8_arguments(const Json& arguments, const std::string& where) {
+    check_arguments(arguments, where, "weights",
+                    {{"num_bits", 8, false},
+                     {"type", "float", false},
+                     {"strategy", "channel", false},
+                     {"symmetric", true, true},
+                     {"dynamic", false, true}},
+                    "FP8 with a scale for each row (num_bits 8, type float, strategy channel, symmetric)");
 }
 
 }  // namespace
 
-Json quantization_config(Scheme scheme, const std::vector<std::string>& ignored_modules) {
+Json quantization_config(Scheme scheme, const std::vector<std::string>& ignored_modules,
+                         std::optional<Scheme> head) {
     const auto arguments = [](Json dynamic, const char* observer) {
         return Json{{"actorder", nullptr},
                     {"block_structure", nullptr},
@@ -54,8 +80,22 @@ Json quantization_config(Scheme scheme, const std::vector<std::string>& ignored_
                         {"output_activations", nullptr},
                         {"targets", Json::array({"Linear"})},
                         {"weights", arguments(false, "memoryless_minmax")}};
-    return {{"config_groups", {{"group_0", group}}},
-            {"format", nvfp4_format},
+    Json groups = {{"group_0", group}};
+    if (head) {
+        Json weights = arguments(false, "memoryless_minmax");
+        if (head == Scheme::fp8a16)
+            weights.update({{"group_size", nullptr},
+                            {"num_bits", 8},
+                            {"scale_dtype", nullptr},
+                            {"strategy", "channel"}});
+        groups["group_1"] = {{"format", head == Scheme::fp8a16 ? fp8_format : nvfp4_format},
+                             {"input_activations", nullptr},
+                             {"output_activations", nullptr},
+                             {"targets", Json::array({"lm_head"})},
+                             {"weights", std::move(weights)}};
+    }
+    return {{"config_groups", groups},
+            {"format", head == Scheme::fp8a16 ? "mixed-precision" : nvfp4_format},
             {"global_compression_ratio", nullptr},
             {"ignore", ignored_modules},
             {"kv_cache_scheme", nullptr},
@@ -129,14 +169,24 @@ void CompressedTensorsConfig::add_group(const std::string& name, const Json& gro
     }
     if (!group.is_object()) fail(ErrorKind::malformed, "{}: is {}; an object is needed", where, shown(group));
     const std::string format = text_at(group, "format", outer_format, where);
-    check(format == nvfp4_format, ErrorKind::unsupported, "{}: the format {} is not supported; {} is", where,
-          quote(format), nvfp4_format);
+    // naive-quantized is the name that compressed-tensors infers for FP8 weights whose inputs stay
+    // unquantised.
+    const bool fp8 = format == fp8_format || format == "naive-quantized";
+    check(fp8 || format == nvfp4_format, ErrorKind::unsupported,
+          "{}: the format {} is not supported; {} and {} are", where, quote(format), nvfp4_format,
+          fp8_format);
     const Json *weights = find(group, "weights"), *inputs = find(group, "input_activations"),
                *targets = find(group, "targets");
     check(weights != nullptr, ErrorKind::malformed, "{}: needs weights", where);
     check(targets != nullptr, ErrorKind::malformed, "{}: needs targets", where);
     check(find(group, "output_activations") == nullptr, ErrorKind::unsupported,
           "{}: output_activations are not supported", where);
+    if (fp8) {
+        check_fp8_arguments(*weights, where);
+        check(inputs == nullptr, ErrorKind::unsupported,
+              "{}: input_activations are given; FP8 is supported for weights only", where);
+        return add_targets(name, Scheme::fp8a16, *targets);
+    }
     check_nvfp4_arguments(*weights, where, "weights");
     if (inputs != nullptr) {
         check_nvfp4_arguments(*inputs, where, "input_activations");
@@ -195,6 +245,88 @@ CompressedTensorsConfig::Verdict CompressedTensorsConfig::verdict_on(std::string
                                       quote(best->pattern.text()))};
 }
 
+namespace {
+
+// The multipliers of the rows, BF16, F16 or F32 [n, 1].
+std::vector<float> row_scales(const TensorView& scales, int64_t n) {
+    check(scales.dtype == DType::bf16 || scales.dtype == DType::f16 || scales.dtype == DType::f32,
+          ErrorKind::malformed, "{}: {} given; the scales of FP8 rows are BF16, F16 or F32", label(scales),
+          name_of(scales.dtype));
+    const bool one = scales.shape.empty() || scales.shape == std::vector<int64_t>{1};
+    check(scales.shape == std::vector<int64_t>{n, 1}, ErrorKind::malformed,
+          "{}: shape {}; FP8 weights of {} rows need one scale each, [{}, 1]{}", label(scales),
+          scales.shape_text(), n, n, one ? "; one for the whole tensor?" : "");
+    std::vector<float> values(static_cast<size_t>(n));
+    for (int64_t row = 0; row < n; row++) {
+        const float value = load_element(scales.bytes.data(), scales.dtype, row);
+        check(std::isfinite(value) && value > 0, ErrorKind::malformed,
+              "{}: row {} has the scale {}; it must be finite and positive. {}", label(scales), row, value,
+              value == 0 ? "A row of zeros, divided by 448?" : "Is the file damaged?");
+        values[size_t(row)] = value;
+    }
+    return values;
+}
+
+void check_no_nan(const TensorView& weight) {
+    const auto is_nan = [](uint8_t byte) { return (byte & 0x7F) == 0x7F; };
+    const auto bytes = weight.bytes;
+    uint8_t found = 0;
+    for (const uint8_t byte : bytes) found = uint8_t(found | is_nan(byte));
+    if (found != 0) {
+        const auto at = std::find_if(bytes.begin(), bytes.end(), is_nan) - bytes.begin();
+        fail(ErrorKind::malformed,
+             "{}: byte 0x{:02X} at [{}, {}] is NaN ({} such of {} bytes); weights must be numbers. Was the "
+             "model "
+             "made from weights with NaN or infinity?",
+             label(weight), bytes[at], at / weight.shape[1], at % weight.shape[1],
+             std::count_if(bytes.begin(), bytes.end(), is_nan), bytes.size());
+    }
+    weight.file->release(bytes);
+}
+
+}  // namespace
+
+std::map<std::string, Fp8Linear> take_fp8_modules(const CompressedTensorsConfig& config,
+                                                  std::map<std::string, TensorView>& tensors) {
+    std::map<std::string, Fp8Linear> modules;
+    std::vector<std::string> taken;
+    for (const auto& [name, weight] : tensors) {
+        if (!name.ends_with(".weight") || weight.dtype != DType::f8_e4m3) continue;
+        const std::string module = name.substr(0, name.size() - std::strlen(".weight"));
+        const auto verdict = config.verdict_on(module);
+        check(verdict.scheme == Scheme::fp8a16, ErrorKind::malformed,
+              "{}: is FP8, but {} says the module is {}", label(weight), config.file().filename().string(),
+              verdict.reason);
+        check(weight.shape.size() == 2 && weight.shape[0] > 0 && weight.shape[1] > 0, ErrorKind::malformed,
+              "{}: shape {}; FP8 weights are [N, K], both positive", label(weight), weight.shape_text());
+        const TensorView& scales = need(tensors, weight, module + block_scale, "is the file incomplete?");
+        modules.emplace(module, Fp8Linear{.n = weight.shape[0],
+                                          .k = weight.shape[1],
+                                          .weight = weight.bytes.data(),
+                                          .scale = row_scales(scales, weight.shape[0])});
+        check_no_nan(weight);
+        for (auto next = tensors.lower_bound(module + ".");
+             next != tensors.end() && next->first.starts_with(module + "."); ++next) {
+            const std::string leaf = next->first.substr(module.size());
+            if (leaf == ".weight" || leaf == block_scale || leaf == ".bias") continue;
+            const char* cause = "an unknown variant of the format?";
+            if (leaf == packed)
+                cause = "a module has one format";
+            else if (leaf == ".input_scale" || leaf == input_global)
+                cause = "FP8 is supported for weights only";
+            else if (leaf == ".weight_zero_point")
+                cause = "FP8 weights are symmetric";
+            else if (leaf.ends_with(".weight"))
+                cause = "the matrix of a transform that transform_config does not mention?";
+            fail(ErrorKind::malformed, "{}: does not belong beside {}; {}", label(next->second), quote(name),
+                 cause);
+        }
+        taken.insert(taken.end(), {name, scales.name});
+    }
+    for (const std::string& name : taken) tensors.erase(name);
+    return modules;
+}
+
 std::map<std::string, NvFp4Linear> take_quantized_modules(const CompressedTensorsConfig& config,
                                                           bool known_architecture,
                                                           std::map<std::string, TensorView>& tensors) {
@@ -205,8 +337,9 @@ std::map<std::string, NvFp4Linear> take_quantized_modules(const CompressedTensor
         if (!name.ends_with(packed)) continue;
         const std::string module = name.substr(0, name.size() - std::strlen(packed));
         const auto verdict = config.verdict_on(module);
-        check(verdict.scheme.has_value(), ErrorKind::malformed,
-              "{}: is quantised, but {} says the module is {}", label(codes), config_name, verdict.reason);
+        check(verdict.scheme.has_value() && verdict.scheme != Scheme::fp8a16, ErrorKind::malformed,
+              "{}: is {}, but {} says the module is {}", label(codes), verdict.scheme ? "NVFP4" : "quantised",
+              config_name, verdict.reason);
 
         const TensorView& scales = need(tensors, codes, module + block_scale, "is the file incomplete?");
         const TensorView& global =

@@ -94,7 +94,7 @@ class GgufCheckpoint final : public Checkpoint {
         companions_.generation_config = generation.dump(2) + "\n";
         config_ = model_config(json, generation, file);
         config_.rope_scaling = scaling;
-        check_tensors(config_, dense_, {}, file, [this](const std::string& name) { return label(name); });
+        check_tensors(config_, dense_, {}, {}, file, [this](const std::string& name) { return label(name); });
         read_tokenizer();
     }
 

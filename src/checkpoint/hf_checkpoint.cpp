@@ -108,6 +108,7 @@ class HfCheckpoint final : public Checkpoint {
         std::map<std::string, TensorView> matrices;
         if (quantization) {
             matrices = quantization->transforms().take_tensors(tensors);
+            fp8_ = take_fp8_modules(*quantization, tensors);
             nvfp4_ = take_quantized_modules(*quantization, known, tensors);
         } else if (fp_quant) {
             dialect_ = "FP-Quant";
@@ -123,7 +124,7 @@ class HfCheckpoint final : public Checkpoint {
             if (known && config_.tie_word_embeddings && name == "lm_head.weight") continue;
             dense_.emplace(name, DenseTensor{tensor.dtype, tensor.shape});
         }
-        check_tensors(config_, dense_, nvfp4_, folder,
+        check_tensors(config_, dense_, nvfp4_, fp8_, folder,
                       [this](const std::string& name) { return label(name); });
         if (quantization)
             transforms_ = quantization->transforms().read(transform_modules(), matrices, warnings_);
@@ -136,21 +137,25 @@ class HfCheckpoint final : public Checkpoint {
     const CompanionFiles& companions() const override { return companions_; }
     const std::map<std::string, DenseTensor>& dense() const override { return dense_; }
     const std::map<std::string, NvFp4Linear>& nvfp4() const override { return nvfp4_; }
+    const std::map<std::string, Fp8Linear>& fp8() const override { return fp8_; }
     const Transforms& transforms() const override { return transforms_; }
 
     std::optional<Scheme> scheme() const override {
-        if (nvfp4_.empty()) return {};
+        if (nvfp4_.empty() && fp8_.empty()) return {};
         for (const auto& [name, linear] : nvfp4_) {
             if (linear.input_scale) return Scheme::nvfp4;
         }
-        return Scheme::nvfp4a16;
+        return nvfp4_.empty() ? Scheme::fp8a16 : Scheme::nvfp4a16;
     }
 
     std::string description() const override {
         const auto kind = scheme();
         if (!kind) return "Hugging Face folder";
-        return fmt::format("{} {} ({})", dialect_, halfbyte::checkpoint::name_of(*kind),
-                           *kind == Scheme::nvfp4 ? "W4A4" : "W4A16");
+        const auto text = [](Scheme part) {
+            return fmt::format("{} ({})", halfbyte::checkpoint::name_of(part), bits_of(part));
+        };
+        const bool both = kind != Scheme::fp8a16 && !fp8_.empty();
+        return fmt::format("{} {}{}", dialect_, text(*kind), both ? " and " + text(Scheme::fp8a16) : "");
     }
 
     const uint8_t* read(const std::string& name, int64_t first_row, int64_t rows,
@@ -171,7 +176,7 @@ class HfCheckpoint final : public Checkpoint {
 
     void release(const std::string& name) const override {
         const auto& tensors = files_->tensors();
-        for (const char* suffix : {"", ".weight_packed", ".weight_scale", ".qweight", ".scales"}) {
+        for (const char* suffix : {"", ".weight", ".weight_packed", ".weight_scale", ".qweight", ".scales"}) {
             if (const auto found = tensors.find(name + suffix); found != tensors.end()) {
                 found->second.file->release(found->second.bytes);
             }
@@ -205,6 +210,7 @@ class HfCheckpoint final : public Checkpoint {
         using Kind = TransformModule::Kind;
         std::map<std::string, TransformModule> modules;
         for (const auto& [name, linear] : nvfp4_) modules[name] = {Kind::linear, linear.k, linear.n};
+        for (const auto& [name, linear] : fp8_) modules[name] = {Kind::linear, linear.k, linear.n};
         for (const auto& [name, tensor] : dense_) {
             if (!name.ends_with(".weight") || tensor.shape.size() != 2) continue;
             const std::string module = name.substr(0, name.size() - std::strlen(".weight"));
@@ -251,6 +257,7 @@ class HfCheckpoint final : public Checkpoint {
     CompanionFiles companions_;
     std::map<std::string, DenseTensor> dense_;
     std::map<std::string, NvFp4Linear> nvfp4_;
+    std::map<std::string, Fp8Linear> fp8_;
     Transforms transforms_;
     std::string dialect_ = "compressed-tensors";
     std::vector<std::string> warnings_;

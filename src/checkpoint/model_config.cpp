@@ -244,7 +244,8 @@ ModelConfig model_config(const Json& json, const Json& generation, const fs::pat
 }
 
 void check_tensors(const ModelConfig& config, const std::map<std::string, DenseTensor>& dense,
-                   const std::map<std::string, NvFp4Linear>& nvfp4, const fs::path& path,
+                   const std::map<std::string, NvFp4Linear>& nvfp4,
+                   const std::map<std::string, Fp8Linear>& fp8, const fs::path& path,
                    const std::function<std::string(const std::string&)>& label) {
     const Family* family = family_of(config.architecture);
     if (family == nullptr) return;
@@ -255,11 +256,14 @@ void check_tensors(const ModelConfig& config, const std::map<std::string, DenseT
         config.layers, config.tie_word_embeddings, fields.flag("attention_bias", false),
         fields.flag("mlp_bias", false));
 
+    std::map<std::string, std::vector<int64_t>> quantized;  // shapes by module
+    for (const auto& [module, linear] : nvfp4) quantized[module] = {linear.n, linear.k};
+    for (const auto& [module, linear] : fp8) quantized[module] = {linear.n, linear.k};
     std::set<std::string> wanted;
     family->visit_tensors(config, [&](const ExpectedTensor& tensor) {
         const std::string module = module_of(tensor.name);
         const auto found = dense.find(tensor.name);
-        const auto linear = nvfp4.find(module);
+        const auto linear = quantized.find(module);
         std::vector<int64_t> shape;
         if (found != dense.end()) {
             wanted.insert(tensor.name);
@@ -268,12 +272,12 @@ void check_tensors(const ModelConfig& config, const std::map<std::string, DenseT
             check(dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32, ErrorKind::unsupported,
                   "{}: has the dtype {}; BF16, F16 and F32 weights are supported", label(tensor.name),
                   name_of(dtype));
-        } else if (linear != nvfp4.end() && tensor.name.ends_with(".weight")) {
+        } else if (linear != quantized.end() && tensor.name.ends_with(".weight")) {
             check(tensor.linear, ErrorKind::unsupported,
                   "{}: module {} is quantised, which is supported for linear layers only", path.string(),
                   module);
             wanted.insert(module);
-            shape = {linear->second.n, linear->second.k};
+            shape = linear->second;
         } else {
             fail(ErrorKind::malformed, "{}: tensor {} is missing {}; is a file incomplete?", path.string(),
                  tensor.name, reasons);
@@ -289,7 +293,7 @@ void check_tensors(const ModelConfig& config, const std::map<std::string, DenseT
     for (const auto& [name, tensor] : dense) {
         if (!wanted.contains(name)) unexpected(name);
     }
-    for (const auto& [module, linear] : nvfp4) {
+    for (const auto& [module, its_shape] : quantized) {
         if (!wanted.contains(module)) unexpected(module + ".weight");
     }
 }

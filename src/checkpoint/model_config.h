@@ -22,7 +22,8 @@ ModelConfig model_config(const Json& config, const Json& generation, const std::
 // A known architecture: every tensor that it needs is there, has its shape and a floating-point type, and
 // there is no other. label gives file and name of a tensor for messages.
 void check_tensors(const ModelConfig& config, const std::map<std::string, DenseTensor>& dense,
-                   const std::map<std::string, NvFp4Linear>& nvfp4, const std::filesystem::path& path,
+                   const std::map<std::string, NvFp4Linear>& nvfp4,
+                   const std::map<std::string, Fp8Linear>& fp8, const std::filesystem::path& path,
                    const std::function<std::string(const std::string&)>& label);
 
 }  // namespace halfbyte::checkpoint

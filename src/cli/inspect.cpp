@@ -32,6 +32,7 @@ struct Range {
 struct ScaleStatistics {
     int64_t blocks = 0, zero = 0, subnormal = 0, largest = 0;  // block scales: 0x00, below 2^-6, 448
     Range block, weight, input;  // non-zero block scales; global scales as stored
+    Range channel;               // of FP8 rows
 };
 
 ScaleStatistics scale_statistics(const Checkpoint& file) {
@@ -50,6 +51,8 @@ ScaleStatistics scale_statistics(const Checkpoint& file) {
         sum.weight.add(linear.weight_scale.word());
         if (linear.input_scale) sum.input.add(linear.input_scale->word());
     }
+    for (const auto& [module, linear] : file.fp8())
+        for (const float scale : linear.scale) sum.channel.add(scale);
     return sum;
 }
 
@@ -171,6 +174,10 @@ int run(const Options& options) {
         rows.push_back({module + ".weight", "NVFP4", {linear.n, linear.k}});
         parameters += linear.n * linear.k;
     }
+    for (const auto& [module, linear] : file->fp8()) {
+        rows.push_back({module + ".weight", "FP8", {linear.n, linear.k}});
+        parameters += linear.n * linear.k;
+    }
     for (const auto& [name, tensor] : file->dense()) {
         rows.push_back({name, file->stored_format(name), tensor.shape});
         parameters += tensor.elements();
@@ -194,10 +201,11 @@ int run(const Options& options) {
         json["warnings"] = file->warnings();
         json["formats"] = formats;
         json["scales"] = nullptr;
+        const auto range = [](const Range& r) {
+            return r.low > r.high ? Json(nullptr) : Json({r.low, r.high});
+        };
+        json["fp8_scale_range"] = range(scales.channel);
         if (!file->nvfp4().empty()) {
-            const auto range = [](const Range& r) {
-                return r.low > r.high ? Json(nullptr) : Json({r.low, r.high});
-            };
             json["scales"] = {{"blocks", scales.blocks},
                               {"block_scale_range", range(scales.block)},
                               {"block_scale_zero", scales.zero},
@@ -217,8 +225,9 @@ int run(const Options& options) {
     }
     std::string counts;
     for (const auto& [format, count] : formats)
-        counts += fmt::format("{}{} {} {}{}", counts.empty() ? "" : ", ", count, format,
-                              format == "NVFP4" ? "linear" : "tensor", count == 1 ? "" : "s");
+        counts +=
+            fmt::format("{}{} {} {}{}", counts.empty() ? "" : ", ", count, format,
+                        format == "NVFP4" || format == "FP8" ? "linear" : "tensor", count == 1 ? "" : "s");
     fmt::print("{}: {}, {}\n", options.path, printable(file->config().architecture), file->description());
     const std::string files = weight_files.size() == 1 ? "" : fmt::format("{} files, ", weight_files.size());
     fmt::print("{}; {} parameters in {}{}, {:.2f} bits per weight\n", counts, parameters, files,
@@ -230,6 +239,8 @@ int run(const Options& options) {
         if (scales.input.low <= scales.input.high)
             fmt::print("input global scales (encode): {:g} to {:g}\n", scales.input.low, scales.input.high);
     }
+    if (!file->fp8().empty())
+        fmt::print("scales of FP8 rows (decode): {:g} to {:g}\n", scales.channel.low, scales.channel.high);
     print_transforms(file->transforms(), options.tensors);
     if (options.tensors)
         for (const TensorRow& row : rows)

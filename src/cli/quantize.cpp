@@ -27,6 +27,7 @@ struct Options {
     std::string model, output, scheme, calibrate, max_shard_size = "5GB";
     int64_t calibrate_tokens = 2048;
     std::vector<std::string> ignore = {"lm_head"};
+    std::string head;                        // empty: like the other layers
     std::string transform, transform_block;  // empty: none; that of the kind
     std::vector<std::string> rotations;      // empty: R1, R2
     uint64_t seed = 0;
@@ -71,8 +72,9 @@ std::string command_line(const Options& options, const std::string& scheme, cons
         if (options.calibrate_tokens != 2048)
             text += fmt::format(" --calibrate-tokens {}", options.calibrate_tokens);
     }
-    if (options.ignore != std::vector<std::string>{"lm_head"})
+    if (options.ignore != std::vector<std::string>{"lm_head"})  // none is the default of --head
         for (const std::string& pattern : options.ignore) text += " --ignore " + quoted(pattern);
+    if (!options.head.empty()) text += " --head " + options.head;
     if (options.separate_scales) text += " --separate-scales";
     if (!options.transform.empty()) text += " --transform " + quoted(options.transform);
     if (!options.transform_block.empty()) text += " --transform-block " + options.transform_block;
@@ -186,6 +188,7 @@ void print_report(const Options& options, const quantizer::QuantizeReport& repor
                     {"weight_files", report.weight_files},
                     {"quantized_layers", report.layers.size()},
                     {"dense_tensors", report.dense_tensors},
+                    {"head", options.head.empty() ? Json(nullptr) : Json(options.head)},
                     {"bits_per_weight", report.bits_per_weight},
                     {"quantized_bits_per_weight", report.quantized_bits_per_weight},
                     {"transforms", transforms},
@@ -206,6 +209,9 @@ void print_report(const Options& options, const quantizer::QuantizeReport& repor
     fmt::print(
         "{} linear layers with {:.2f} bits per weight, {} other tensors; {:.2f} bits per weight in all\n",
         report.layers.size(), report.quantized_bits_per_weight, report.dense_tensors, report.bits_per_weight);
+    if (!options.head.empty())
+        fmt::print("lm_head: {} weights{}\n", options.head == "fp8" ? "FP8" : "NVFP4",
+                   report.head_untied ? " of its own, in the source it shares the embedding's" : "");
     for (const std::string& line : transforms) fmt::print("{}\n", line);
     fmt::print("clipped {} of {} values, flushed {} of {} blocks to zero\n", report.stats.clipped,
                report.stats.values, report.stats.flushed, report.stats.blocks);
@@ -218,6 +224,11 @@ void print_report(const Options& options, const quantizer::QuantizeReport& repor
                    report.weight_files.size() == 1
                        ? ""
                        : fmt::format(", weights in {} files", report.weight_files.size()));
+}
+
+std::optional<Scheme> head_scheme(const Options& options) {
+    if (options.head.empty()) return {};
+    return options.head == "fp8" ? Scheme::fp8a16 : Scheme::nvfp4a16;
 }
 
 int run(const Options& options) {
@@ -234,10 +245,13 @@ int run(const Options& options) {
     check(options.scheme == "NVFP4" || !options.calibrate_tokens_given, ErrorKind::usage,
           "--calibrate-tokens {}: NVFP4A16 has no input scales; leave it out, or use --scheme NVFP4",
           options.calibrate_tokens);
-    const std::optional<quantizer::TransformOptions> transform = transform_options(options);
+    std::optional<quantizer::TransformOptions> transform = transform_options(options);
+    // Turned at run time are the layers of the scheme; --head is for weights alone.
+    if (transform && !options.head.empty()) transform->ignore.push_back("lm_head");
     quantizer::QuantizeOptions request = {
         .scheme = options.scheme == "NVFP4" ? Scheme::nvfp4 : Scheme::nvfp4a16,
         .ignore = options.ignore,
+        .head = head_scheme(options),
         .separate_scales = options.separate_scales,
         .dry_run = options.dry_run,
         .force = options.force,
@@ -280,6 +294,7 @@ Command add_quantize(CLI::App& program) {
         program, "quantize", "Quantise a model to an NVFP4 checkpoint (compressed-tensors)",
         "  halfbyte quantize -m MODEL.gguf -o OUT --scheme NVFP4 --calibrate calibrate.txt\n"
         "  halfbyte quantize -m DIR -o OUT16 --scheme NVFP4A16 --ignore lm_head --ignore 're:.*down_proj$'\n"
+        "  halfbyte quantize -m DIR -o HEAD8 --scheme NVFP4A16 --head fp8\n"
         "  halfbyte quantize -m DIR -o ROTATED --scheme NVFP4A16 --transform quip --transform-block 16 "
         "--seed 1\n"
         "  halfbyte quantize -m DIR -o SHARDS --scheme NVFP4A16 --max-shard-size 2GB",
@@ -303,14 +318,22 @@ Command add_quantize(CLI::App& program) {
         command->add_option("--calibrate-tokens", options->calibrate_tokens, "Tokens of it to run")
             ->check(CLI::Range(int64_t(1), int64_t(1) << 40))
             ->capture_default_str();
+    CLI::Option* ignore =
+        command
+            ->add_option("--ignore", options->ignore,
+                         "Linear layers to leave as they are, instead of the default: a module name, or "
+                         "re:PATTERN matched "
+                         "from the name's start; may be given several times")
+            ->expected(1)
+            ->take_all()
+            ->capture_default_str();
     command
-        ->add_option("--ignore", options->ignore,
-                     "Linear layers to leave as they are, instead of the default: a module name, or "
-                     "re:PATTERN matched "
-                     "from the name's start; may be given several times")
-        ->expected(1)
-        ->take_all()
-        ->capture_default_str();
+        ->add_option(
+            "--head", options->head,
+            "Quantise the weights of lm_head, by default left as they are: nvfp4, or fp8 with a scale "
+            "for each row. Its inputs are not quantised; one that shares the embedding's weights gets its "
+            "own")
+        ->check(CLI::IsMember({"nvfp4", "fp8"}));
     command->add_flag("--separate-scales", options->separate_scales,
                       "A weight scale of its own for each of q, k, v and of gate, up");
     command
@@ -347,7 +370,9 @@ Command add_quantize(CLI::App& program) {
         ->capture_default_str();
     command->add_flag("--dry-run", options->dry_run, "Do everything but write");
     command->add_flag("--force", options->force, "Replace an existing OUT");
-    return {command, [options, calibrate_tokens, seed] {
+    return {command, [options, calibrate_tokens, seed, ignore] {
+                // The default leaves lm_head out, which --head says otherwise.
+                if (!options->head.empty() && ignore->count() == 0) options->ignore.clear();
                 options->seed_given = seed->count() > 0;
                 options->calibrate_tokens_given = calibrate_tokens->count() > 0;
                 return run(*options);

@@ -68,6 +68,7 @@ static Kernels table_of(Level level) {
         .transform = transform_levels[i],
         .matmul_w4a4 = matmul_w4a4_levels[i],
         .matmul_w4a16 = matmul_w4a16_levels[i],
+        .matmul_w8a16 = matmul_w8a16_levels[i],
         .matmul_dense = matmul_dense_levels[i],
         .rms_norm = rms_norm_levels[i],
         .silu_mul = silu_mul_levels[i],

@@ -36,6 +36,7 @@ struct Kernels {
     void (*transform)(ThreadPool&, const TransformArgs&);
     void (*matmul_w4a4)(ThreadPool&, const MatmulW4A4Args&);
     void (*matmul_w4a16)(ThreadPool&, const MatmulW4A16Args&);
+    void (*matmul_w8a16)(ThreadPool&, const MatmulW8A16Args&);
     void (*matmul_dense)(ThreadPool&, const MatmulDenseArgs&);
     void (*rms_norm)(ThreadPool&, const RmsNormArgs&);
     void (*silu_mul)(ThreadPool&, const SiluMulArgs&);

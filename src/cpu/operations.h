@@ -24,6 +24,7 @@ extern const PerLevel<void(ThreadPool&, const ConstMatrix&, float*)> largest_mag
 extern const PerLevel<Kernel<TransformArgs>> transform_levels;
 extern const PerLevel<Kernel<MatmulW4A4Args>> matmul_w4a4_levels;
 extern const PerLevel<Kernel<MatmulW4A16Args>> matmul_w4a16_levels;
+extern const PerLevel<Kernel<MatmulW8A16Args>> matmul_w8a16_levels;
 extern const PerLevel<Kernel<MatmulDenseArgs>> matmul_dense_levels;
 extern const PerLevel<Kernel<RmsNormArgs>> rms_norm_levels;
 extern const PerLevel<Kernel<SiluMulArgs>> silu_mul_levels;

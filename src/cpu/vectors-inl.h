@@ -1,4 +1,5 @@
-// What every kernel needs of its level: fma, loads and stores of BF16, FP16 and FP32, and the tree of sum32.
+// What every kernel needs of its level: fma, loads of BF16, FP16, FP32 and E4M3, stores, and the tree of
+// sum32.
 #if defined(HALFBYTE_CPU_VECTORS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef HALFBYTE_CPU_VECTORS_INL_H
 #undef HALFBYTE_CPU_VECTORS_INL_H
@@ -13,6 +14,7 @@
 #include <cstring>
 
 #include "core/float16.h"
+#include "format/e4m3.h"
 #include "halfbyte/operations.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -74,6 +76,15 @@ HWY_INLINE V load(const Float16* p) {
     const hn::Rebind<hwy::float16_t, F32> d16;
     return hn::PromoteTo(F32(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
 #endif
+}
+// Exact but for the NaN bytes, which come out as +-480. The byte, sign extended and moved to bits 20..27, has
+// its exponent and mantissa where FP32 has them, for subnormals too; 2^120 is between the biases, 127 - 7.
+HWY_INLINE V load(const E4M3* p) {
+    const hn::Rebind<int8_t, F32> d8;
+    const auto bits =
+        hn::ShiftLeft<20>(hn::PromoteTo(I32(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
+    const auto number = hn::And(bits, hn::Set(I32(), int32_t(0x87F00000)));
+    return hn::Mul(hn::BitCast(F32(), number), set(0x1p120f));
 }
 
 HWY_INLINE void store(V v, float* p) {

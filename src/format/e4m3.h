@@ -6,7 +6,13 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/float16.h"
+
 namespace halfbyte {
+
+struct E4M3 {
+    uint8_t bits;
+};
 
 inline constexpr uint8_t e4m3_max = 0x7E;  // 448
 
@@ -31,6 +37,14 @@ constexpr uint8_t encode_e4m3(float value) {
     const uint32_t rebiased = magnitude - (120u << 23);
     const uint32_t code = (rebiased + 0x7FFFF + (rebiased >> 20 & 1)) >> 20;
     return uint8_t(sign | (code < e4m3_max ? code : e4m3_max));
+}
+
+constexpr float to_float(E4M3 value) {
+    return decode_e4m3(value.bits);
+}
+template <>
+constexpr E4M3 round_to<E4M3>(float value) {
+    return {encode_e4m3(value)};
 }
 
 }  // namespace halfbyte

@@ -77,6 +77,25 @@ class KernelLinear : public Linear {
     std::vector<float> bias_;
 };
 
+// FP8 weights, read in the mapped file.
+class Fp8KernelLinear : public Linear {
+  public:
+    Fp8KernelLinear(const checkpoint::Fp8Linear& weight, std::vector<float> bias)
+        : weight_(weight), bias_(std::move(bias)) {}
+
+    void apply(const Context& context, LinearInput& input, float* y, int64_t y_stride) const override {
+        matmul_w8a16(context, {.x = {input.x, DType::f32, input.rows, input.k, input.k},
+                               .w = {weight_.weight, DType::f8_e4m3, weight_.n, weight_.k, weight_.k},
+                               .column_decode = weight_.scale.data(),
+                               .bias = bias_.empty() ? nullptr : bias_.data(),
+                               .d = {y, DType::f32, input.rows, weight_.n, y_stride}});
+    }
+
+  private:
+    checkpoint::Fp8Linear weight_;
+    std::vector<float> bias_;
+};
+
 // Layers between their transforms: the same ones at the input of all, at the output those of each.
 struct OutputTransforms {
     int64_t first_column, columns;
@@ -190,8 +209,9 @@ QuantizeArgs LinearInput::add_quantized(float encode_scale) {
 namespace {
 
 int64_t outputs_of(const checkpoint::Checkpoint& source, const std::string& module) {
-    const auto found = source.nvfp4().find(module);
-    return found != source.nvfp4().end() ? found->second.n : source.dense().at(module + ".weight").rows();
+    if (const auto found = source.nvfp4().find(module); found != source.nvfp4().end()) return found->second.n;
+    if (const auto found = source.fp8().find(module); found != source.fp8().end()) return found->second.n;
+    return source.dense().at(module + ".weight").rows();
 }
 
 // What the layer quantises its input with.
@@ -203,7 +223,7 @@ std::optional<EncodeScale> input_scale_of(const checkpoint::Checkpoint& source, 
 }
 
 // Whether two layers that read one input can be one product of the kernels. The simulation has every layer by
-// itself, and dense weights stay where they are mapped.
+// itself, and dense and FP8 weights stay where they are mapped.
 bool fit_together(const checkpoint::Checkpoint& source, const std::string& a, const std::string& b,
                   Arithmetic arithmetic) {
     if (arithmetic == Arithmetic::simulated || !source.nvfp4().contains(a) || !source.nvfp4().contains(b))
@@ -259,7 +279,13 @@ std::unique_ptr<Linear> load_product(const Context& context, const checkpoint::C
                                      Arithmetic arithmetic) {
     std::unique_ptr<Linear> linear;
     const auto found = source.nvfp4().find(modules[0]);
-    if (found == source.nvfp4().end()) {
+    if (const auto fp8 = source.fp8().find(modules[0]); fp8 != source.fp8().end()) {
+        std::vector<float> bias = load_bias(source, modules[0]);
+        if (arithmetic == Arithmetic::simulated)
+            linear = make_simulated_linear(fp8->second, std::move(bias));
+        else
+            linear = std::make_unique<Fp8KernelLinear>(fp8->second, std::move(bias));
+    } else if (found == source.nvfp4().end()) {
         linear = std::make_unique<DenseLinear>(std::make_shared<DenseWeight>(source, modules[0] + ".weight"),
                                                load_bias(source, modules[0]));
     } else if (arithmetic == Arithmetic::simulated) {

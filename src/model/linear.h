@@ -117,5 +117,6 @@ class LinearGroup {
 std::unique_ptr<Linear> make_simulated_linear(const checkpoint::NvFp4Linear& weight,
                                               std::optional<EncodeScale> input_scale,
                                               std::vector<float> bias);
+std::unique_ptr<Linear> make_simulated_linear(const checkpoint::Fp8Linear& weight, std::vector<float> bias);
 
 }  // namespace halfbyte::model

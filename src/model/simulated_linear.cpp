@@ -1,10 +1,11 @@
-// NVFP4 layers simulated on expanded weights: the check of the kernels, so it includes nothing of them.
+// NVFP4 and FP8 layers simulated on expanded weights: the check of the kernels, so it includes nothing of
+// them.
 //
 // Each code times its block scale is exact in FP32. The weights are expanded so once, outputs side by side:
 // expanded_[tile][k][lane], 16 outputs a tile. With activations x = code * SF (W4A4) every product and every
 // sum of the 16 products of a block is exact too, in any order; block sums are then added in chains of 64 and
-// the chains in order. W4A16 adds products of unquantised x by sum32. alpha and bias come at the end, as in
-// the kernels' contract.
+// the chains in order. W4A16 and W8A16 add products of unquantised x by sum32. alpha and bias come at the
+// end, as in the kernels' contract.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -139,7 +140,7 @@ class SimulatedLinear : public Linear {
         : n_(weight.n),
           k_(weight.k),
           k_padded_((weight.k + 15) / 16 * 16),
-          decode_(weight.weight_scale.decode()),
+          decode_(size_t(n_), weight.weight_scale.decode()),
           input_scale_(input_scale),
           bias_(std::move(bias)),
           expanded_(size_t((n_ + 15) / 16 * 16 * k_padded_)) {
@@ -153,12 +154,24 @@ class SimulatedLinear : public Linear {
         }
     }
 
+    SimulatedLinear(const checkpoint::Fp8Linear& weight, std::vector<float> bias)
+        : n_(weight.n),
+          k_(weight.k),
+          k_padded_(weight.k),
+          decode_(weight.scale),
+          bias_(std::move(bias)),
+          expanded_(size_t((n_ + 15) / 16 * 16 * k_)) {
+        for (int64_t n = 0; n < n_; n++)
+            for (int64_t k = 0; k < k_; k++)
+                expanded_[size_t((n / 16 * k_ + k) * 16 + n % 16)] = decode_e4m3(weight.weight[n * k_ + k]);
+    }
+
     void apply(const Context& context, LinearInput& input, float* y, int64_t y_stride) const override {
         const Level level = level_of(context.level());
         const Sum sum = input_scale_ ? level.w4a4 : level.w4a16;
         const float* x = input_scale_ ? expanded(context, input) : input.x;
         const int64_t k = input_scale_ ? k_padded_ : k_;
-        const float alpha = input_scale_ ? input_scale_->decode() * decode_ : decode_;
+        const float row_decode = input_scale_ ? input_scale_->decode() : 1.0f;
         constexpr int64_t rows_at_once = 64;  // x stays in the second-level cache while the tiles pass
         pool_of(context).parallel_for((n_ + 15) / 16, 1, [&](int64_t begin, int64_t end) {
             float accumulators[rows_at_once * 16];
@@ -168,7 +181,7 @@ class SimulatedLinear : public Linear {
                     sum(rows, x + first * k, k, expanded_.data() + tile * 16 * k_padded_, accumulators);
                     for (int64_t row = 0; row < rows; row++) {
                         for (int64_t n = tile * 16; n < std::min(tile * 16 + 16, n_); n++) {
-                            float value = accumulators[row * 16 + n % 16] * alpha;
+                            float value = accumulators[row * 16 + n % 16] * (row_decode * decode_[size_t(n)]);
                             if (!bias_.empty()) value += bias_[size_t(n)];
                             y[(first + row) * y_stride + n] = value;
                         }
@@ -203,7 +216,7 @@ class SimulatedLinear : public Linear {
     }
 
     int64_t n_, k_, k_padded_;
-    float decode_;
+    std::vector<float> decode_;  // [n]
     std::optional<EncodeScale> input_scale_;
     std::vector<float> bias_;
     std::vector<float> expanded_;
@@ -215,6 +228,10 @@ std::unique_ptr<Linear> make_simulated_linear(const checkpoint::NvFp4Linear& wei
                                               std::optional<EncodeScale> input_scale,
                                               std::vector<float> bias) {
     return std::make_unique<SimulatedLinear>(weight, input_scale, std::move(bias));
+}
+
+std::unique_ptr<Linear> make_simulated_linear(const checkpoint::Fp8Linear& weight, std::vector<float> bias) {
+    return std::make_unique<SimulatedLinear>(weight, std::move(bias));
 }
 
 }  // namespace halfbyte::model

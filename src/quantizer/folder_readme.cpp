@@ -48,6 +48,13 @@ std::string folder_readme(const checkpoint::Checkpoint& source, const QuantizeRe
                 "    ignores it loads the file and computes wrong logits: transformers 5.17 and llama.cpp's "
                 "converter do.\n";
     }
+    if (options.head)
+        text += fmt::format(
+            "* lm_head: {}, a group of its own in config.json (`{}`), its inputs are not quantised{}.\n",
+            options.head == checkpoint::Scheme::fp8a16 ? "FP8 (E4M3) with a BF16 scale for each row"
+                                                       : "NVFP4 weights",
+            options.head == checkpoint::Scheme::fp8a16 ? "float-quantized" : "nvfp4-pack-quantized",
+            report.head_untied ? "; the source shares the embedding's weights, here it has its own" : "");
     std::string ignored;
     for (const std::string& pattern : options.ignore)
         ignored += (ignored.empty() ? "`" : ", `") + pattern + "`";

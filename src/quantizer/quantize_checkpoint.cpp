@@ -18,6 +18,7 @@
 #include "core/element.h"
 #include "core/output_folder.h"
 #include "cpu/kernels.h"
+#include "format/fp8_channel.h"
 #include "halfbyte/version.h"
 #include "model/decoder.h"
 #include "quantizer/folder_readme.h"
@@ -109,11 +110,79 @@ Power power_of(const Context& context, const ConstMatrix& w, const NvFp4View& qu
     return total;
 }
 
+// E4M3 weights of [rows, K], a scale for each row.
+struct Fp8Rows {
+    std::vector<uint8_t> weight;
+    std::vector<float> scales;
+};
+
+// Appends the rows' scales.
+Power encode_fp8_rows(const Context& context, const ConstMatrix& w, Fp8Rows& out) {
+    out.weight.resize(size_t(w.rows * w.cols));
+    const size_t first = out.scales.size();
+    out.scales.resize(first + size_t(w.rows));
+    std::vector<Power> rows(static_cast<size_t>(w.rows));
+    pool_of(context).parallel_for(w.rows, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            const auto value = [&](int64_t k) { return load_element(w.data, w.type, row * w.stride + k); };
+            float amax = 0;
+            for (int64_t k = 0; k < w.cols; k++) amax = std::max(amax, std::fabs(value(k)));
+            const float scale = out.scales[first + size_t(row)] = fp8_channel_scale(amax);
+            Power sum;
+            for (int64_t k = 0; k < w.cols; k++) {
+                const uint8_t byte = out.weight[size_t(row * w.cols + k)] = encode_fp8(value(k), scale);
+                const double error = double(value(k)) - double(decode_e4m3(byte)) * double(scale);
+                sum.signal += double(value(k)) * double(value(k));
+                sum.noise += error * error;
+            }
+            rows[size_t(row)] = sum;
+        }
+    });
+    Power total;
+    for (const Power& row : rows) {
+        total.signal += row.signal;
+        total.noise += row.noise;
+    }
+    return total;
+}
+
+double snr_db(const Power& power) {
+    return power.noise == 0 ? std::numeric_limits<double>::infinity()
+                            : 10 * std::log10(power.signal / power.noise);
+}
+
+constexpr const char *head_module = "lm_head", *embedding = "model.embed_tokens.weight";
+
 struct Plan {
-    std::vector<std::vector<std::string>> groups;  // quantised modules that share a weight scale
+    std::vector<std::vector<std::string>> groups;  // NVFP4 modules that share a weight scale
+    std::map<std::string, Scheme> schemes;         // of every quantised module
     std::vector<std::string> unquantized;          // linear modules that stay as they are
     std::vector<std::string> warnings;
+    bool unties = false;  // lm_head is quantised and reads the embedding's weights
 };
+
+// The dense tensor that holds the weights of a quantised module.
+std::string weight_of(const Plan& plan, const std::string& module) {
+    return plan.unties && module == head_module ? embedding : module + ".weight";
+}
+
+// A tensor of the source as it goes into the new folder, in the order in which it is written.
+struct Item {
+    std::string name, read;        // in the source's spelling ("M.weight"); the tensor to read
+    std::optional<Scheme> scheme;  // none: stays dense
+};
+
+std::vector<Item> items_of(const Checkpoint& tensors, const Plan& plan) {
+    std::map<std::string, Item> items;
+    for (const auto& [name, tensor] : tensors.dense()) items[name] = {name, name, {}};
+    for (const auto& [module, scheme] : plan.schemes) {
+        const std::string name = module + ".weight";
+        items[name] = {name, weight_of(plan, module), scheme};
+    }
+    std::vector<Item> list;
+    for (auto& [name, item] : items) list.push_back(std::move(item));
+    return list;
+}
 
 Plan make_plan(const Checkpoint& source, const QuantizeOptions& options) {
     Plan plan;
@@ -124,18 +193,28 @@ Plan make_plan(const Checkpoint& source, const QuantizeOptions& options) {
         std::vector<std::string> kept;
         for (const std::string& module : group) {
             all.push_back(module);
+            if (options.head && module == head_module) {
+                check(!ignore.matches(module), ErrorKind::usage,
+                      "--head quantises lm_head, which --ignore leaves as it is; leave one of the two out");
+                plan.unties = !source.dense().contains(module + ".weight");
+                plan.schemes.emplace(module, *options.head);
+                continue;
+            }
             const auto weight = source.dense().find(module + ".weight");
             const bool tied = weight == source.dense().end();  // only lm_head can be absent
             if (ignore.matches(module) || tied) {
                 plan.unquantized.push_back(module);
                 if (tied && !ignore.matches(module))
-                    plan.warnings.push_back(module + " shares the embedding's weights and stays unquantised");
+                    plan.warnings.push_back(
+                        module +
+                        " shares the embedding's weights and stays unquantised; --head quantises it");
                 continue;
             }
             check(cols_of(weight->second) % 16 == 0, ErrorKind::unsupported,
                   "{}: {}.weight has K = {}; the file format needs a multiple of 16; leave it out with "
                   "--ignore {}",
                   source.path().string(), module, cols_of(weight->second), module);
+            plan.schemes.emplace(module, options.scheme);
             if (options.separate_scales)
                 plan.groups.push_back({module});
             else
@@ -154,6 +233,13 @@ Plan make_plan(const Checkpoint& source, const QuantizeOptions& options) {
         plan.warnings.push_back("--ignore '" + pattern + "' matches no linear layer of this model");
     check(!plan.groups.empty(), ErrorKind::usage, "{}: the --ignore patterns leave no layer to quantise",
           source.path().string());
+    if (options.head == Scheme::nvfp4a16) {
+        const int64_t k = cols_of(source.dense().at(weight_of(plan, head_module)));
+        check(k % 16 == 0, ErrorKind::unsupported,
+              "{}: lm_head has K = {}; NVFP4 needs a multiple of 16; use --head fp8, or leave --head out",
+              source.path().string(), k);
+        plan.groups.push_back({head_module});
+    }
     return plan;
 }
 
@@ -174,13 +260,12 @@ uint64_t bytes_of(const MatrixTensor& tensor) {
 // At least what the new folder takes, for the check of free space.
 uint64_t bytes_to_write(const Checkpoint& source, const QuantizeOptions& options, const Plan& plan) {
     uint64_t bytes = 0;
-    std::set<std::string> quantized;
-    for (const auto& group : plan.groups)
-        for (const std::string& module : group) quantized.insert(module + ".weight");
-    for (const auto& [name, tensor] : source.dense())
-        bytes += quantized.contains(name)
-                     ? uint64_t(tensor.elements()) * 9 / 16
-                     : uint64_t(tensor.elements()) * size_of(file_type(source, options, name));
+    for (const Item& item : items_of(source, plan)) {
+        const uint64_t elements = uint64_t(source.dense().at(item.read).elements());
+        bytes += item.scheme == Scheme::fp8a16 ? elements
+                 : item.scheme                 ? elements * 9 / 16
+                                               : elements * size_of(file_type(source, options, item.read));
+    }
     if (options.rotated)
         for (const MatrixTensor& tensor : options.rotated->plan().tensors) bytes += bytes_of(tensor);
     const checkpoint::CompanionFiles& files = source.companions();
@@ -315,18 +400,19 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     Counter measured{progress, "measure"}, quantized{progress, "quantize"};
     for (const std::vector<std::string>& group : plan.groups)
         for (const std::string& module : group)
-            measured.total += tensors.dense().at(module + ".weight").elements();
-    for (const auto& [name, tensor] : tensors.dense()) quantized.total += tensor.elements();
+            measured.total += tensors.dense().at(weight_of(plan, module)).elements();
+    const std::vector<Item> items = items_of(tensors, plan);
+    for (const Item& item : items) quantized.total += tensors.dense().at(item.read).elements();
     for (const std::vector<std::string>& group : plan.groups) {
         float amax = 0;
         for (const std::string& module : group) {
-            const std::string name = module + ".weight";
+            const std::string name = weight_of(plan, module);
             for_rows(tensors, name, measured, [&](const ConstMatrix& w, int64_t first_row) {
                 amax = std::max(amax, finite_amax(context, tensors, name, w, first_row));
             });
         }
         const EncodeScale scale =
-            scale_from_amax(amax, source.path().string() + ": " + group.front() + ".weight", "weight");
+            scale_from_amax(amax, source.path().string() + ": " + weight_of(plan, group.front()), "weight");
         check(scale.word() >= checkpoint::least_weight_scale, ErrorKind::failure,
               "{}: the largest weight of {} is {:g}; at most {:g} can be written, since readers take the "
               "global "
@@ -337,6 +423,7 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
 
     QuantizeReport result;
     result.warnings = plan.warnings;
+    result.head_untied = plan.unties;
     std::vector<checkpoint::TensorDeclaration> declarations;
     for (const auto& [name, tensor] : source.dense()) {
         result.source_bytes += uint64_t(tensor.elements()) * size_of(tensor.dtype);
@@ -347,16 +434,22 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     for (const MatrixTensor& tensor : matrices)
         declarations.push_back({tensor.name, DType::f64, {tensor.matrix->n, tensor.matrix->n}});
     int64_t parameters = 0;
-    for (const auto& [name, tensor] : tensors.dense()) {
+    for (const auto& [name, read, scheme] : items) {
+        const DenseTensor& tensor = tensors.dense().at(read);
         const std::string module = name.substr(0, name.rfind('.'));
         parameters += tensor.elements();
-        if (!name.ends_with(".weight") || !weight_scales.contains(module)) {
-            declarations.push_back({name, file_type(tensors, options, name), tensor.shape});
+        if (!scheme) {
+            declarations.push_back({name, file_type(tensors, options, read), tensor.shape});
             result.dense_tensors++;
             continue;
         }
         const int64_t n = tensor.rows(), k = cols_of(tensor);
-        if (options.scheme == Scheme::nvfp4)
+        if (scheme == Scheme::fp8a16) {
+            declarations.push_back({module + ".weight", DType::f8_e4m3, {n, k}});
+            declarations.push_back({module + ".weight_scale", DType::bf16, {n, 1}});
+            continue;
+        }
+        if (scheme == Scheme::nvfp4)
             declarations.push_back({module + ".input_global_scale", DType::f32, {1}});
         declarations.push_back({module + ".weight_global_scale", DType::f32, {1}});
         declarations.push_back({module + ".weight_packed", DType::u8, {n, k / 2}});
@@ -378,10 +471,10 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
     }
     int64_t quantized_weights = 0;
     std::vector<uint8_t> codes, scales, rounded;
-    for (const auto& [name, tensor] : tensors.dense()) {
-        const std::string module = name.substr(0, name.rfind('.'));
-        const auto scale = name.ends_with(".weight") ? weight_scales.find(module) : weight_scales.end();
-        if (scale == weight_scales.end()) {
+    for (const auto& [item, name, scheme] : items) {
+        const DenseTensor& tensor = tensors.dense().at(name);
+        const std::string module = item.substr(0, item.rfind('.'));
+        if (!scheme) {
             const DType type = file_type(tensors, options, name);
             for_rows(tensors, name, quantized, [&](const ConstMatrix& w, int64_t first_row) {
                 const float amax = finite_amax(context, tensors, name, w, first_row);
@@ -401,7 +494,29 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
             payload_bytes += uint64_t(tensor.elements()) * size_of(type);
             continue;
         }
-        if (options.scheme == Scheme::nvfp4) {
+        LayerReport layer = {module, tensor.rows(), cols_of(tensor), 0, {}};
+        Power power;
+        if (scheme == Scheme::fp8a16) {
+            Fp8Rows rows;
+            for_rows(tensors, name, quantized, [&](const ConstMatrix& w, int64_t first_row) {
+                finite_amax(context, tensors, name, w, first_row);
+                const Power piece = encode_fp8_rows(context, w, rows);
+                power.signal += piece.signal;
+                power.noise += piece.noise;
+                write(module + ".weight", rows.weight.data(), rows.weight.size());
+            });
+            rounded.resize(size_t(layer.n) * 2);
+            for (int64_t n = 0; n < layer.n; n++)
+                store_element(rounded.data(), DType::bf16, n, rows.scales[size_t(n)]);
+            write(module + ".weight_scale", rounded.data(), rounded.size());
+            layer.snr_db = snr_db(power);
+            quantized_weights += layer.n * layer.k;
+            quantized_bits += uint64_t(layer.n) * uint64_t(layer.k * 8 + 16);
+            result.layers.push_back(std::move(layer));
+            continue;
+        }
+        const EncodeScale weight_scale = weight_scales.at(module);
+        if (scheme == Scheme::nvfp4) {
             const auto amax = calibration->input_amax.find(module);
             check(amax != calibration->input_amax.end(), ErrorKind::failure,
                   "quantize: the calibration has not seen the input of {}", module);
@@ -409,12 +524,10 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
                 scale_from_amax(amax->second, source.path().string() + ": " + module, "calibration input");
             write(module + ".input_global_scale", scalar_bytes(input.word()).data(), 4);
         }
-        write(module + ".weight_global_scale", scalar_bytes(scale->second.word()).data(), 4);
+        write(module + ".weight_global_scale", scalar_bytes(weight_scale.word()).data(), 4);
 
-        LayerReport layer = {module, tensor.rows(), cols_of(tensor), 0, {}};
-        Power power;
         scales.resize(size_t(layer.n * layer.k / 16));
-        const float G = scale->second.encode();
+        const float G = weight_scale.encode();
         for_rows(tensors, name, quantized, [&](const ConstMatrix& w, int64_t first_row) {
             const NvFp4Shape shape = NvFp4Shape::of(w.rows, w.cols);
             uint8_t* piece_scales = scales.data() + first_row * (layer.k / 16);
@@ -426,16 +539,15 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
                                .block_scales = piece_scales,
                                .stats = &layer.stats});
             const Power piece =
-                power_of(context, w, {codes.data(), piece_scales, shape}, scale->second.decode());
+                power_of(context, w, {codes.data(), piece_scales, shape}, weight_scale.decode());
             power.signal += piece.signal;
             power.noise += piece.noise;
             write(module + ".weight_packed", codes.data(), codes.size());
         });
         write(module + ".weight_scale", scales.data(), scales.size());
-        layer.snr_db = power.noise == 0 ? std::numeric_limits<double>::infinity()
-                                        : 10 * std::log10(power.signal / power.noise);
+        layer.snr_db = snr_db(power);
         quantized_weights += layer.n * layer.k;
-        quantized_bits += uint64_t(layer.n * layer.k) * 9 / 2 + (options.scheme == Scheme::nvfp4 ? 64 : 32);
+        quantized_bits += uint64_t(layer.n * layer.k) * 9 / 2 + (scheme == Scheme::nvfp4 ? 64 : 32);
         result.stats.values += layer.stats.values;
         result.stats.blocks += layer.stats.blocks;
         result.stats.non_finite += layer.stats.non_finite;
@@ -456,7 +568,9 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         folder->write_text(checkpoint::index_name, index);
     checkpoint::Json config = tensors.config().json;
     set_dtype(config, result.warnings);
-    config["quantization_config"] = checkpoint::quantization_config(options.scheme, plan.unquantized);
+    if (plan.unties) config["tie_word_embeddings"] = false;
+    config["quantization_config"] =
+        checkpoint::quantization_config(options.scheme, plan.unquantized, options.head);
     if (options.rotated)
         config["quantization_config"]["transform_config"] = options.rotated->plan().transform_config;
     folder->write_text("config.json", config.dump(2) + "\n");

@@ -19,6 +19,10 @@ class RotatedCheckpoint;
 struct QuantizeOptions {
     checkpoint::Scheme scheme = checkpoint::Scheme::nvfp4;
     std::vector<std::string> ignore = {"lm_head"};
+    // Of lm_head's weights: nvfp4a16 or fp8a16, its inputs stay as they are. One that is tied to the
+    // embedding gets weights of its own. Absent: lm_head is like the other layers, but stays dense where it
+    // is tied.
+    std::optional<checkpoint::Scheme> head = {};
     bool separate_scales = false;  // q, k, v and gate, up each with a weight scale of its own
     // The source with transforms, made with the same `ignore`: its tensors are the ones to quantise.
     const RotatedCheckpoint* rotated = nullptr;
@@ -39,6 +43,7 @@ struct LayerReport {
 struct QuantizeReport {
     std::vector<LayerReport> layers;  // in file order
     QuantizeStats stats;              // of all of them
+    bool head_untied = false;         // lm_head, which shared the embedding, has weights of its own
     int64_t dense_tensors = 0;
     std::set<std::string> source_types;    // "BF16"; block types of a GGUF count as that
     uint64_t source_bytes = 0;             // of the tensors, in the source's types
@@ -54,9 +59,9 @@ void check_dense(const checkpoint::Checkpoint& source);
 
 // What quantize_checkpoint checks before any work, to ask before a calibration. Error (usage): the source is
 // quantised already; `out` exists without `force`, is no model folder, or is the source's folder, holds it or
-// lies in it; an ignore pattern does not compile or all layers are ignored. (unsupported): K of a layer is
-// not a multiple of 16; config.json cannot say the RoPE scaling of a GGUF. (failure): the parent of `out` is
-// missing, may not be written or lacks the space.
+// lies in it; an ignore pattern does not compile, matches lm_head though `head` is given, or all layers are
+// ignored. (unsupported): K of a layer is not a multiple of 16; config.json cannot say the RoPE scaling of a
+// GGUF. (failure): the parent of `out` is missing, may not be written or lacks the space.
 void check_request(const checkpoint::Checkpoint& source, const std::filesystem::path& out,
                    const QuantizeOptions& options);
 

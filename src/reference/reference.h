@@ -22,6 +22,7 @@ void silu_mul_quantize(const SiluMulQuantizeArgs& args);
 void rms_norm_quantize(const RmsNormQuantizeArgs& args);
 void matmul_w4a4(const MatmulW4A4Args& args);
 void matmul_w4a16(const MatmulW4A16Args& args);
+void matmul_w8a16(const MatmulW8A16Args& args);
 void matmul_dense(const MatmulDenseArgs& args);
 void rms_norm(const RmsNormArgs& args);
 void silu_mul(const SiluMulArgs& args);

@@ -448,7 +448,7 @@ TEST(CompressedTensors, RefusesOtherDialectsByName) {
         unsupported(std::string("quant_method \"") + method, [&](Json& q) { q["quant_method"] = method; });
     }
     unsupported("quant_method \"\"", [](Json& q) { q.erase("quant_method"); });
-    for (const char* format : {"mxfp4-pack-quantized", "float-quantized", "pack-quantized"}) {
+    for (const char* format : {"mxfp4-pack-quantized", "int-quantized", "pack-quantized"}) {
         unsupported(std::string("the format \"") + format, [&](Json& q) { group(q)["format"] = format; });
     }
     unsupported("the format \"mixed-precision\"",

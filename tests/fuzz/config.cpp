@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!parse(files[0].content, "config.json", config) || !config.is_object()) return 0;
     fuzz::accepts([&] {
         const auto read = checkpoint::model_config(config, generation, "config.json");
-        checkpoint::check_tensors(read, {}, {}, "folder", [](const std::string& name) { return name; });
+        checkpoint::check_tensors(read, {}, {}, {}, "folder", [](const std::string& name) { return name; });
     });
     const auto quantization = config.find("quantization_config");
     if (quantization == config.end()) return 0;

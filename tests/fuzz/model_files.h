@@ -27,6 +27,11 @@ inline void use(const checkpoint::Checkpoint& model) {
         touch({linear.block_scales, size_t(linear.n * (linear.k / 16))});
         model.release(name);
     }
+    for (const auto& [name, linear] : model.fp8()) {
+        touch({linear.weight, size_t(linear.n * linear.k)});
+        require(int64_t(linear.scale.size()) == linear.n, "scales of another number of rows", name);
+        model.release(name);
+    }
     const auto use_list = [](const std::vector<std::shared_ptr<const checkpoint::NamedTransform>>& list) {
         for (const auto& named : list) {
             const Transform& transform = named->transform;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/float_environment.h"
+#include "format/e4m3.h"
 #include "quantizer/ignore_patterns.h"
 #include "quantizer/random_model.h"
 #include "reference/reference.h"
@@ -245,6 +246,111 @@ TEST(QuantizeCheckpoint, StoppedAnywhereItLeavesNothing) {
         ASSERT_EQ(names_in(folder.path()), std::set<std::string>{"model"}) << "stopped at report " << stop;
     }
     EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"model", "out"}));
+}
+
+// The head of each source, tied and untied, in each format: its bytes by the definition, everything else as
+// without.
+TEST(QuantizeCheckpoint, TheHeadIsQuantisedByItself) {
+    const TemporaryFolder folder;
+    int number = 0;
+    for (const bool tied : {true, false})
+        for (const DType type : {DType::bf16, DType::f16, DType::f32})
+            for (const Scheme head : {Scheme::nvfp4a16, Scheme::fp8a16}) {
+                SCOPED_TRACE(testing::Message()
+                             << name_of(type) << (tied ? ", tied, " : ", untied, ") << name_of(head));
+                TinyModel model = random_model(type);
+                model.config["tie_word_embeddings"] = tied;
+                const TinyModel::Tensor& weight =
+                    tied ? model.tensors.at("model.embed_tokens.weight")
+                         : model.tensors["lm_head.weight"] =
+                               random_model(type, 9).tensors.at("model.embed_tokens.weight");
+                const std::string name = std::to_string(number++);
+                const fs::path out = folder / (name + "-out"), without = folder / (name + "-without");
+                const auto source = open(model, folder / name);
+                const Calibration calibration = some_calibration();
+                const QuantizeReport report =
+                    quantize_checkpoint(Context(2), *source, calibration, out, {.ignore = {}, .head = head});
+                quantize_checkpoint(Context(2), *source, calibration, without, {});
+                EXPECT_EQ(report.head_untied, tied);
+                const auto made = checkpoint::open_checkpoint(out),
+                           base = checkpoint::open_checkpoint(without);
+                EXPECT_EQ(report.output_bytes, made->weight_bytes());
+                EXPECT_FALSE(made->config().tie_word_embeddings);
+                EXPECT_EQ(made->config().json["tie_word_embeddings"], false);
+                EXPECT_FALSE(made->dense().contains("lm_head.weight"));
+                EXPECT_TRUE(made->dense().contains("model.embed_tokens.weight"));
+                EXPECT_EQ(made->dense().size(), base->dense().size() - (tied ? 0 : 1));
+                for (const auto& [module, linear] : base->nvfp4()) {
+                    const NvFp4Linear& same = made->nvfp4().at(module);
+                    EXPECT_EQ(same.input_scale->word(), linear.input_scale->word());
+                    EXPECT_TRUE(std::equal(linear.codes, linear.codes + linear.n * linear.k / 2, same.codes));
+                }
+                ASSERT_EQ(report.layers.size(), 8u);
+                EXPECT_EQ(report.layers.front().module, "lm_head");
+                const int64_t n = TinyModel::vocab, k = TinyModel::hidden;
+                if (head == Scheme::nvfp4a16) {
+                    const Expected expected = by_reference(weight, amax_of(weight));
+                    const NvFp4Linear& linear = made->nvfp4().at("lm_head");
+                    EXPECT_FALSE(linear.input_scale.has_value());
+                    EXPECT_EQ(linear.weight_scale.word(), expected.scale.word());
+                    EXPECT_TRUE(std::equal(expected.codes.begin(), expected.codes.end(), linear.codes));
+                    EXPECT_TRUE(std::equal(expected.block_scales.begin(), expected.block_scales.end(),
+                                           linear.block_scales));
+                    continue;
+                }
+                const checkpoint::Fp8Linear& linear = made->fp8().at("lm_head");
+                ASSERT_EQ(linear.n, n);
+                ASSERT_EQ(linear.k, k);
+                for (int64_t row = 0; row < n; row++) {
+                    float amax = 0;
+                    for (int64_t i = 0; i < k; i++)
+                        amax =
+                            std::max(amax, std::fabs(load_element(weight.bytes.data(), type, row * k + i)));
+                    const float scale = round_to_type(amax / 448, DType::bf16);
+                    EXPECT_EQ(linear.scale[size_t(row)], scale);
+                    for (int64_t i = 0; i < k; i++) {
+                        const float value = load_element(weight.bytes.data(), type, row * k + i);
+                        EXPECT_EQ(linear.weight[row * k + i], encode_e4m3(value / scale));
+                    }
+                }
+            }
+}
+
+TEST(QuantizeCheckpoint, AHeadInFp8TakesEveryRowAndNoNonFiniteOne) {
+    const TemporaryFolder folder;
+    TinyModel model = random_model(DType::bf16);
+    TinyModel::Tensor& weight = model.tensors.at("model.embed_tokens.weight");
+    const int64_t k = TinyModel::hidden;
+    for (int64_t i = 0; i < k; i++) {
+        store_element(weight.bytes.data(), DType::bf16, 3 * k + i, i % 2 == 0 ? 0.0f : -0.0f);
+        store_element(weight.bytes.data(), DType::bf16, 4 * k + i, 0x1p-133f);
+        store_element(weight.bytes.data(), DType::bf16, 5 * k + i, 0x1p127f);
+    }
+    const checkpoint::Scheme head = Scheme::fp8a16;
+    quantize_checkpoint(Context(2), *open(model, folder / "rows"), {}, folder / "out",
+                        {.scheme = Scheme::nvfp4a16, .ignore = {}, .head = head});
+    const auto made = checkpoint::open_checkpoint(folder / "out");
+    const checkpoint::Fp8Linear& linear = made->fp8().at("lm_head");
+    EXPECT_EQ(linear.scale[3], 1.0f);
+    EXPECT_EQ(linear.weight[3 * k], 0x00);
+    EXPECT_EQ(linear.weight[3 * k + 1], 0x80);
+    EXPECT_EQ(linear.scale[4], 0x1p-126f);
+    EXPECT_EQ(linear.weight[4 * k], 0x04);  // 2^-7
+    EXPECT_EQ(linear.weight[5 * k], e4m3_max);
+
+    store_element(weight.bytes.data(), DType::bf16, 6 * k + 2, INFINITY);
+    test::expect_error(ErrorKind::failure, "model.embed_tokens.weight holds inf at [6, 2]", [&] {
+        quantize_checkpoint(Context(2), *open(model, folder / "inf"), {}, folder / "never",
+                            {.scheme = Scheme::nvfp4a16, .ignore = {}, .head = head});
+    });
+    EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"inf", "out", "rows"}));
+    test::expect_error(ErrorKind::usage, "--head quantises lm_head, which --ignore leaves as it is", [&] {
+        quantize_checkpoint(Context(2), *open(random_model(DType::bf16), folder / "both"), {},
+                            folder / "never", {.scheme = Scheme::nvfp4a16, .head = head});
+    });
+    test::expect_error(ErrorKind::usage, "is quantised already", [&] {
+        quantize_checkpoint(Context(2), *made, {}, folder / "never", {.scheme = Scheme::nvfp4a16});
+    });
 }
 
 TEST(IgnorePatterns, MatchNamesExpressionsAndTheClass) {

@@ -100,6 +100,40 @@ TEST(MatmulW4A16, TheReportedFp16CasesAreExact) {
     for (const DType type : types) EXPECT_EQ(w4a16(x, w, {1.0f}, type).at(0, 0), 0.015625f);
 }
 
+// Weights decoded first give the bits of matmul_dense with F32, the scale and the bias behind it one rounding
+// each.
+TEST(MatmulW8A16, IsTheDenseProductTimesTheScale) {
+    test::Random random(10);
+    for (const int64_t K : all_k) {
+        const OwnedMatrix x = test::random_matrix(3, K, DType::bf16, uint64_t(K) + 20);
+        std::vector<uint8_t> w(size_t(7 * K + 1));
+        OwnedMatrix decoded(7, K), sum(3, 7), d(3, 7), biased(3, 7);
+        for (int64_t i = 0; i < 7 * K; i++) {
+            w[size_t(i)] = uint8_t(random.bits());
+            if ((w[size_t(i)] & 0x7F) == 0x7F) w[size_t(i)] = 1;
+            decoded.set(i / K, i % K, decode_e4m3(w[size_t(i)]));
+        }
+        std::vector<float> scale, bias, expected, expected_biased;
+        for (int i = 0; i < 7; i++) scale.push_back(0.001f * float(i + 1)), bias.push_back(float(i) - 3.3f);
+        MatmulW8A16Args args = {.x = x.input(),
+                                .w = {w.data(), DType::f8_e4m3, 7, K, K},
+                                .column_decode = scale.data(),
+                                .d = d.view()};
+        reference::matmul_w8a16(args);
+        args.bias = bias.data();
+        args.d = biased.view();
+        reference::matmul_w8a16(args);
+        reference::matmul_dense({.x = x.input(), .w = decoded.input(), .d = sum.view()});
+        for (int64_t i = 0; i < 21; i++) {
+            const size_t n = size_t(i % 7);
+            expected.push_back(float(double(sum.at(i / 7, i % 7)) * double(scale[n])));
+            expected_biased.push_back(float(double(expected.back()) + double(bias[n])));
+        }
+        EXPECT_TRUE(test::same_values(d.values(), expected, 7)) << K;
+        EXPECT_TRUE(test::same_values(biased.values(), expected_biased, 7)) << K;
+    }
+}
+
 TEST(MatmulDense, StaysWithinTheDerivedBoundOfTheExactProduct) {
     for (const DType x_type : types) {
         for (const DType w_type : types) {

@@ -1,0 +1,97 @@
+// d[m,n] = round_T(fl(fl(sum32_k(x[m,k] * e4m3(w[n,k])) * column_decode[n]) + bias[n]))
+//   x [M, K], w [N, K] E4M3 -> d [M, N]
+// Few rows read the weights where they lie, each once: a byte a weight is what memory has to deliver. For
+// more, 16 rows of weights at a time are decoded to FP32, and up to `block_rows` rows of x use them. The
+// decoding of vectors takes a NaN byte for 480, so rows that hold one are found and treated by themselves.
+#include <limits>
+#include <vector>
+
+#include "core/element.h"
+#include "cpu/targets.h"
+#include "format/e4m3.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/matmul_w8a16.cpp"
+#include <hwy/foreach_target.h>
+
+#include "cpu/sum32_product-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace halfbyte::cpu::HWY_NAMESPACE {
+namespace {
+
+// Whether one of K bytes is 0x7F or 0xFF.
+bool any_nan(const E4M3* w, int64_t K) {
+    const hn::ScalableTag<uint8_t> d8;
+    const auto nan = hn::Set(d8, 0x7F);
+    const auto bytes = reinterpret_cast<const uint8_t*>(w);
+    const auto lanes = int64_t(hn::Lanes(d8));
+    auto largest = hn::Zero(d8);
+    int64_t k = 0;
+    for (; k + lanes <= K; k += lanes) largest = hn::Max(largest, hn::And(hn::LoadU(d8, bytes + k), nan));
+    bool found = !hn::AllFalse(d8, hn::Eq(largest, nan));
+    for (; k < K; k++) found |= (bytes[k] & 0x7F) == 0x7F;
+    return found;
+}
+
+template <int R = 1>
+void multiply_in_place(ThreadPool& pool, const MatmulW8A16Args& args, const E4M3* w,
+                       const Epilogue& epilogue) {
+    if constexpr (R < few_rows)
+        if (args.d.rows > R) return multiply_in_place<R + 1>(pool, args, w, epilogue);
+    const int64_t outputs = args.d.cols, K = args.x.cols, stride = 32 * steps_of(K);
+    const auto x = make_lines(R * stride);
+    for (int64_t m = 0; m < R; m++)
+        with_type(args.x.data, args.x.type, [&](const auto* p) {
+            widen(p + m * args.x.stride, K, x[0].values + m * stride, stride, -0.0f);
+        });
+    const int64_t groups = (outputs + N - 1) / N;
+    pool.parallel_for(groups, grain_for(pool, groups, N * K * (R + 1)), [&](int64_t begin, int64_t end) {
+        for (int64_t n = begin * N; n < std::min(end * N, outputs); n += N) {
+            const int64_t group_end = std::min<int64_t>(n + N, outputs);
+            multiply_few_rows<R>(x[0].values, w, args.w.stride, K, n, group_end, epilogue);
+            for (int64_t column = n; column < group_end; column++) {  // the rows are in L1 now
+                if (!any_nan(w + column * args.w.stride, K)) continue;
+                for (int64_t m = 0; m < R; m++)
+                    store_element(args.d.data, args.d.type, m * args.d.stride + column,
+                                  std::numeric_limits<float>::quiet_NaN());
+            }
+        }
+    });
+}
+
+}  // namespace
+
+void matmul_w8a16(ThreadPool& pool, const MatmulW8A16Args& args) {
+    const auto w = static_cast<const E4M3*>(args.w.data);
+    const int64_t K = args.x.cols;
+    const Epilogue epilogue{args.column_decode, args.bias, args.bias_type, args.d};
+    if (args.d.rows == 0) return;
+    if (args.d.rows <= few_rows) return multiply_in_place(pool, args, w, epilogue);
+    multiply_blocked(pool, args.x, args.d.cols, epilogue,
+                     [&](const WeightPanel& panel, int64_t n, int64_t columns) {
+                         for (int64_t c = 0; c < round_up(columns, tile_columns); c++) {
+                             const E4M3* row = w + (n + std::min(c, columns - 1)) * args.w.stride;
+                             const auto pack = [&](const auto* values) {
+                                 pack_row(values, K, panel.steps, panel.column(c), panel.pass_stride(),
+                                          tile_columns * N, 0.0f);
+                             };
+                             if (any_nan(row, K)) {
+                                 std::vector<float> decoded(static_cast<size_t>(K));
+                                 for (int64_t k = 0; k < K; k++) decoded[size_t(k)] = to_float(row[k]);
+                                 pack(decoded.data());
+                             } else {
+                                 pack(row);
+                             }
+                         }
+                     });
+}
+
+}  // namespace halfbyte::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace halfbyte::cpu {
+const PerLevel<Kernel<MatmulW8A16Args>> matmul_w8a16_levels = HALFBYTE_PER_LEVEL(matmul_w8a16);
+}  // namespace halfbyte::cpu
+#endif
