@@ -53,6 +53,7 @@ for name, command, option, value, needed in [
         ("an unknown level", "env", "--cpu-level", "neon", ["scalar", "avx2", "avx512", "best"]),
         ("an unknown form", INSPECT, "--format", "xml", ["text", "json"]),
         ("an unknown scheme", "quantize -m {model} -o {out}", "--scheme", "INT4", ["NVFP4", "NVFP4A16"]),
+        ("an unknown head", QUANTIZE, "--head", "int8", ["nvfp4", "fp8"]),
         ("a size of no known unit", QUANTIZE, "--max-shard-size", "5X", ["500MB", "5GiB"]),
         ("no calibration tokens", QUANTIZE, "--calibrate-tokens", "0", "1"),
         ("no windows", PERPLEXITY.replace("--windows 1", ""), "--windows", "0", "1"),
@@ -619,6 +620,58 @@ for name, change, leaf, given, needed in [
         ("dense weights beside", more("weight", "BF16", [1], bytes(2)), "weight", "does not belong beside", "either quantised or dense"),
         ("a scale of ModelOpt", more("weight_scale_2", "F32", [1], bytes(4)), "weight_scale_2", "does not belong beside", "ModelOpt")]:
     row(f"compressed-tensors: {name}", MALFORMED, INSPECT, [WEIGHTS, f'"{MODULE}.{leaf}"'], given, needed, files=change)
+
+
+def fp8_head(change=lambda tensors: None, setting=lambda group: None):
+    """A folder with an FP8 lm_head, with a fault."""
+    def apply(folder):
+        out = folder.parent / (folder.name + "-fp8")
+        done = halfbyte("quantize", "-m", folder, "-o", out, "--scheme", "NVFP4A16", "--head", "fp8")
+        assert done.code == 0, done
+        tensors, metadata = read_safetensors(out / "model.safetensors")
+        change(tensors)
+        write_safetensors(folder / "model.safetensors", tensors, metadata)
+        config = json.loads((out / "config.json").read_text())
+        setting(config["quantization_config"]["config_groups"]["group_1"])
+        (folder / "config.json").write_text(json.dumps(config))
+    return apply
+
+
+def fp8_part(leaf, change):
+    def apply(tensors):
+        tensors["lm_head." + leaf] = change(*tensors["lm_head." + leaf])
+    return fp8_head(apply)
+
+
+def fp8_scale(number):
+    return fp8_part("weight_scale", lambda dtype, shape, raw: (dtype, shape, raw[:4] + to_bytes([number], dtype) + raw[6:]))
+
+
+for name, change, leaf, given, needed in [
+        ("a weight of NaN", fp8_part("weight", lambda dtype, shape, raw: (dtype, shape, raw[:70] + b"\xff" + raw[71:])), "weight",
+         "byte 0xFF at [1, 6] is NaN", "weights must be numbers"),
+        ("no scale", fp8_head(lambda tensors: tensors.pop("lm_head.weight_scale")), "weight", "has no", "lm_head.weight_scale"),
+        ("a scale of zero", fp8_scale(0.0), "weight_scale", "row 2 has the scale 0", "finite and positive"),
+        ("a scale of NaN", fp8_scale(math.nan), "weight_scale", "row 2 has the scale", "finite and positive"),
+        ("an infinite scale", fp8_scale(math.inf), "weight_scale", "row 2 has the scale inf", "finite and positive"),
+        ("a negative scale", fp8_scale(-1.0), "weight_scale", "row 2 has the scale -1", "finite and positive"),
+        ("scales in a row", fp8_part("weight_scale", lambda dtype, shape, raw: (dtype, shape[::-1], raw)), "weight_scale",
+         f"shape [1, {VOCAB}]", f"[{VOCAB}, 1]"),
+        ("one scale", fp8_part("weight_scale", lambda dtype, shape, raw: (dtype, [1], raw[:2])), "weight_scale", "shape [1]",
+         "one for the whole tensor?"),
+        ("scales as bytes", fp8_part("weight_scale", lambda dtype, shape, raw: ("U8", [*shape[:1], 2], raw)), "weight_scale", "U8 given",
+         "BF16, F16 or F32"),
+        ("fewer rows", fp8_part("weight", lambda dtype, shape, raw: (dtype, [VOCAB * 2, shape[1] // 2], raw)), "weight_scale",
+         f"weights of {2 * VOCAB} rows", f"[{2 * VOCAB}, 1]"),
+        ("an input scale", fp8_head(lambda tensors: tensors.update({"lm_head.input_scale": ("F32", [1], bytes(4))})), "input_scale",
+         "does not belong beside", "weights only")]:
+    row(f"FP8: {name}", MALFORMED, INSPECT, [WEIGHTS, f'"lm_head.{leaf}"'], given, needed, files=change)
+for name, change, given in [
+        ("a scale for the tensor", lambda group: group["weights"].update(strategy="tensor"), 'strategy = "tensor"'),
+        ("blocks", lambda group: group["weights"].update(strategy="block", block_structure=[128, 128]), 'strategy = "block"'),
+        ("asymmetric", lambda group: group["weights"].update(symmetric=False), "symmetric = false"),
+        ("quantised inputs", lambda group: group.update(input_activations=group["weights"]), "input_activations are given")]:
+    row(f"FP8: {name}", UNSUPPORTED, INSPECT, ["config.json", '"group_1"'], given, "is supported", files=fp8_head(setting=change))
 
 
 def without_quantization(folder):

@@ -97,6 +97,8 @@ class Memory(TestCase):
             # Much stricter, and what is meant: the size of the model does not matter.
             self.assertLess(peak, 200_000_000)
         self.assert_nothing_new(self.place, ["model", "out"])
+        for head in ["fp8", "nvfp4"]:  # reads the embedding, the largest tensor, a second time
+            self.assertLess(self.quantize("--head", head, "--dry-run")[1], 200_000_000)
         self.run_stays_near_what_the_model_is_repacked_to()
 
     def run_stays_near_what_the_model_is_repacked_to(self):

@@ -504,6 +504,158 @@ class Sources(QuantizeCase):
         self.assertEqual(report["flushed_blocks"], 0)
 
 
+def fp8(byte):
+    exponent, mantissa = byte >> 3 & 15, byte & 7
+    value = math.ldexp(8 + mantissa, exponent - 10) if exponent else math.ldexp(mantissa, -9)
+    return -value if byte & 0x80 else value
+
+
+class Head(QuantizeCase):
+    """--head: lm_head by itself, in a group of its own."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.text = write_text(cls.work / "text.txt")
+        cls.sources = {tied: TinyModel(tied=tied) for tied in [True, False]}
+        cls.models = {tied: source.write(cls.work / f"tied-{tied}") for tied, source in cls.sources.items()}
+
+    def make(self, head, tied=True, scheme="NVFP4A16", options=(), model=None):
+        out = self.work / f"out-{self.id()}-{len(list(self.work.iterdir()))}"
+        calibration = ["--calibrate", self.text, "--calibrate-tokens", "64"] if scheme == "NVFP4" else []
+        arguments = self.quantize(model or self.models[tied], out, "--head", head, *calibration, *options, scheme=scheme)
+        return out, self.json(*arguments)
+
+    def test_the_head_has_its_own_tensors_and_group(self):
+        for tied, source in self.sources.items():
+            weights = source.tensors["model.embed_tokens.weight" if tied else "lm_head.weight"]
+            for head in ["nvfp4", "fp8"]:
+                for scheme in ["NVFP4", "NVFP4A16"]:
+                    with self.subTest(tied=tied, head=head, scheme=scheme):
+                        out, report = self.make(head, tied, scheme)
+                        plain = self.work / f"plain-{tied}-{scheme}"
+                        if not plain.exists():
+                            calibration = ["--calibrate", self.text, "--calibrate-tokens", "64"] if scheme == "NVFP4" else []
+                            self.ok(*self.quantize(self.models[tied], plain, *calibration, scheme=scheme))
+                        tensors, expected = (read_safetensors(path / "model.safetensors")[0] for path in [out, plain])
+                        own = {name: tensors.pop(name) for name in list(tensors) if name.startswith("lm_head.")}
+                        expected.pop("lm_head.weight", None)
+                        self.assertEqual(tensors, expected)  # everything else as without the option
+                        names = {"weight", "weight_scale"} if head == "fp8" else {"weight_packed", "weight_scale", "weight_global_scale"}
+                        self.assertEqual(own.keys(), {f"lm_head.{name}" for name in names})
+
+                        config = json.loads((out / "config.json").read_text())
+                        self.assertIs(config["tie_word_embeddings"], False)
+                        quantization = config["quantization_config"]
+                        self.assertEqual(quantization["format"], "mixed-precision" if head == "fp8" else "nvfp4-pack-quantized")
+                        self.assertEqual(quantization["ignore"], [])
+                        group = quantization["config_groups"]["group_1"]
+                        self.assertEqual(group["targets"], ["lm_head"])
+                        self.assertIsNone(group["input_activations"])
+                        self.assertEqual(group["format"], "float-quantized" if head == "fp8" else "nvfp4-pack-quantized")
+                        self.assertEqual(group["weights"]["strategy"], "channel" if head == "fp8" else "tensor_group")
+
+                        values = to_floats(weights[2], "BF16")
+                        if head == "fp8":
+                            self.assertEqual(own["lm_head.weight"][:2], ("F8_E4M3", weights[1]))
+                            self.assertEqual(own["lm_head.weight_scale"][:2], ("BF16", [weights[1][0], 1]))
+                            scales = to_floats(own["lm_head.weight_scale"][2], "BF16")
+                            given = [fp8(byte) * scales[i // HIDDEN] for i, byte in enumerate(own["lm_head.weight"][2])]
+                            for i, (value, back) in enumerate(zip(values, given)):  # half a step of 2^-3, or of 2^-9
+                                self.assertLessEqual(abs(value - back), max(abs(value) / 16, scales[i // HIDDEN] / 1024) * 1.0001)
+                        else:
+                            given = decoded(own, "lm_head")
+                        noise = sum((a - b) ** 2 for a, b in zip(values, given)) / sum(a * a for a in values)
+                        self.assertLess(noise, 0.002 if head == "fp8" else 0.02)
+
+                        self.assertEqual(report["head"], head)
+                        self.assertEqual(report["quantized_layers"], len(MODULES) + 1)
+                        seen = self.json("inspect", out, "--tensors")
+                        self.assertEqual(seen["scheme"], scheme)
+                        count = {"NVFP4": len(MODULES), "FP8": 1} if head == "fp8" else {"NVFP4": len(MODULES) + 1}
+                        self.assertEqual(seen["formats"], {**count, "BF16": report["dense_tensors"]})
+                        self.assertEqual(seen["bits_per_weight"], report["bits_per_weight"])
+                        self.assertEqual([row["format"] for row in seen["tensors"] if row["name"] == "lm_head.weight"],
+                                         ["FP8" if head == "fp8" else "NVFP4"])
+                        self.assertEqual(seen["fp8_scale_range"], [min(scales), max(scales)] if head == "fp8" else None)
+
+    def test_simulation_and_kernels_agree_and_the_quality_is_near_the_dense_head(self):
+        nll = {}
+        plain = self.work / "dense-head"
+        self.ok(*self.quantize(self.models[True], plain))
+        for name, out in [("bf16", plain)] + [(head, self.make(head)[0]) for head in ["fp8", "nvfp4"]]:
+            results = self.json("perplexity", "-m", out, "-f", self.text, "--windows", "2", "--window-size", "32",
+                                "--arithmetic", "simulated,kernel")["results"]
+            self.assertEqual(len({row["logits_hash"] for row in results}), 1)
+            nll[name] = results[0]["nll"]
+        # A relative error e of the logits' weights moves logits of a size S by about e S; S is below 30 here, and FP8's
+        # error is at most 2^-4 of each term, NVFP4's noise 0.1 of the whole.
+        self.assertNotEqual(nll["fp8"], nll["bf16"])
+        self.assertLess(abs(nll["fp8"] - nll["bf16"]), 1)
+        self.assertLess(abs(nll["nvfp4"] - nll["bf16"]), 3)
+
+    def test_a_gguf_gives_what_its_folder_gives(self):
+        source = TinyModel("F16")
+        folder, file = source.write(self.work / "of-gguf"), source.write_gguf(self.work / "tiny.gguf")
+        for head in ["fp8", "nvfp4"]:
+            of_folder, of_file = (read_safetensors(self.make(head, model=model)[0] / "model.safetensors")[0]
+                                  for model in [folder, file])
+            for name in of_folder:
+                if name.startswith("lm_head."):
+                    self.assertEqual(of_file[name], of_folder[name])
+
+    def test_a_rotated_head_is_the_turned_one_and_nothing_is_left_to_run_time(self):
+        for tied in [True, False]:
+            for head, name in [("fp8", "weight"), ("nvfp4", "weight_packed")]:
+                turned = ["--transform", "spinquant", "--rotations", "R1", "--transform-block", "16"]
+                out, _ = self.make(head, tied, options=turned)
+                plain, _ = self.make(head, tied)
+                rotated, straight = (read_safetensors(path / "model.safetensors")[0][f"lm_head.{name}"] for path in [out, plain])
+                self.assertNotEqual(rotated, straight)
+                for rows in [out, plain]:
+                    self.json("logits", "-m", rows, "--tokens", "1,2,3", "-o", rows / "logits.safetensors")
+                quip, _ = self.make(head, tied, options=["--transform", "quip"])
+                self.assertEqual(read_safetensors(quip / "model.safetensors")[0][f"lm_head.{name}"], straight)
+                layers = self.json("inspect", quip)["transforms"]["layers"]
+                self.assertEqual({layer["module"] for layer in layers}, set(MODULES))
+                self.json("logits", "-m", quip, "--tokens", "1,2,3", "-o", quip / "logits.safetensors")
+
+    def test_dry_run_shards_and_text(self):
+        for head, line in [("fp8", "lm_head: FP8 weights of its own, in the source it shares the embedding's"),
+                           ("nvfp4", "lm_head: NVFP4 weights of its own, in the source it shares the embedding's")]:
+            never = self.work / f"never-{head}"
+            result = self.ok(*self.quantize(self.models[True], never, "--head", head, "--dry-run"))
+            self.assertIn(line + "\n", result.out)
+            self.assertFalse(never.exists())
+            out, report = self.make(head)
+            again = self.json(*self.quantize(self.models[True], never, "--head", head, "--dry-run"))
+            for key in report.keys() - {"output", "seconds", "peak_memory_bytes"}:
+                self.assertEqual(again[key], report[key], key)
+            sharded, _ = self.make(head, options=["--max-shard-size", "30KB"])
+            parts = {}
+            for path in sorted(sharded.glob("*.safetensors")):
+                parts |= read_safetensors(path)[0]
+            self.assertEqual(parts, read_safetensors(out / "model.safetensors")[0])
+            readme = (out / "README.md").read_text()
+            self.assertIn("* lm_head: " + ("FP8 (E4M3)" if head == "fp8" else "NVFP4 weights"), readme)
+            self.assertIn("--scheme NVFP4A16 --head " + head, readme)
+
+    def test_what_does_not_go_together(self):
+        model, out = self.models[True], self.work / "never"
+        for pattern in ["lm_head", "re:lm", "Linear"]:
+            self.refused(USAGE, ["--head", "--ignore", "lm_head", "leave one of the two out"],
+                         *self.quantize(model, out, "--head", "fp8", "--ignore", pattern))
+        self.ok(*self.quantize(model, self.work / "others", "--head", "fp8", "--ignore", "re:.*down_proj"))
+        config = json.loads((self.work / "others/config.json").read_text())["quantization_config"]
+        self.assertEqual(config["ignore"], [f"model.layers.{i}.mlp.down_proj" for i in range(support.LAYERS)])
+        self.refused(USAGE, ["is quantised already"], *self.quantize(self.work / "others", out, "--head", "nvfp4"))
+        infinite = TinyModel()
+        infinite.set_value("model.embed_tokens.weight", 3 * HIDDEN + 5, math.inf)
+        self.refused(FAILURE, ["model.embed_tokens.weight", "[3, 5]"],
+                     *self.quantize(infinite.write(self.work / "infinite"), out, "--head", "fp8"))
+        self.assertFalse(out.exists())
+
+
 class Rotated(QuantizeCase):
     @classmethod
     def setUpClass(cls):

@@ -10,7 +10,9 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "core/check.h"
+#include "core/element.h"
 #include "core/output_folder.h"
+#include "format/e4m3.h"
 #include "halfbyte/context.h"
 
 namespace halfbyte {
@@ -22,6 +24,8 @@ void dequantize_model(const std::string& model, const std::string& out, DType ty
     for (const auto& [name, tensor] : source->dense())
         declarations.push_back({name, tensor.dtype, tensor.shape});
     for (const auto& [module, linear] : source->nvfp4())
+        declarations.push_back({module + ".weight", type, {linear.n, linear.k}});
+    for (const auto& [module, linear] : source->fp8())
         declarations.push_back({module + ".weight", type, {linear.n, linear.k}});
 
     OutputFolder folder(out, false);
@@ -40,6 +44,14 @@ void dequantize_model(const std::string& model, const std::string& out, DType ty
         dequantize(context, {.a = {linear.codes, linear.block_scales, NvFp4Shape::of(linear.n, linear.k)},
                              .decode_scale = &D,
                              .y = {bytes.data(), type, linear.n, linear.k, linear.k}});
+        writer.write(module + ".weight", bytes);
+        source->release(module);
+    }
+    for (const auto& [module, linear] : source->fp8()) {
+        bytes.resize(size_t(linear.n * linear.k) * size_of(type));
+        for (int64_t i = 0; i < linear.n * linear.k; i++)
+            store_element(bytes.data(), type, i,
+                          decode_e4m3(linear.weight[i]) * linear.scale[size_t(i / linear.k)]);
         writer.write(module + ".weight", bytes);
         source->release(module);
     }

@@ -122,6 +122,16 @@ class Variants(ExportCase):
             name = f"{key}-{scaling['rope_type']}"
             self.check(source.write(self.work / name), name)
 
+    def test_heads(self):
+        for tied in [True, False]:
+            source = TinyModel(tied=tied).write(self.work / f"head-{tied}")
+            for head in ["nvfp4", "fp8"]:
+                model = self.check(source, f"head-{head}-{tied}", "--head", head)
+                scheme = model.lm_head.quantization_scheme
+                self.assertEqual((scheme.weights.num_bits, scheme.input_activations), (4 if head == "nvfp4" else 8, None))
+                self.check(source, f"head-{head}-{tied}-r1", "--head", head, "--transform", "spinquant", "--rotations", "R1",
+                           "--transform-block", "16")
+
     def test_separate_scales(self):
         self.check(TinyModel().write(self.work / "separate"), "separate-scales", "--separate-scales")
 
@@ -275,6 +285,16 @@ class DemoModel(ExportCase):
             record(f"demo model: W4A16 logits of 64 positions, {what}",
                    "within {:.1e}, allowed {:.1e}".format(*check(self.exports["NVFP4A16"], self.ids[:64])))
 
+    def test_heads(self):
+        for head in ["nvfp4", "fp8"]:
+            out = self.export(DEMO_MODEL, f"demo-{head}", "NVFP4A16", "--head", head)
+            self.check_loads(out)
+            count, different = self.check_weights(out)
+            record(f"demo model, --head {head}: {count} NVFP4 weights in BF16", f"equal but {different}, each of them at a tie"
+                   + ("; FP8 weights equal" if head == "fp8" else ""))
+            record(f"demo model, --head {head}: W4A16 logits of 64 positions",
+                   "within {:.1e}, allowed {:.1e}".format(*self.check_logits(out, self.ids[:64])))
+
     def test_w4a4_in_fp32(self):
         record("demo model, NVFP4: W4A4 logits of 64 positions, transformers in FP32",
                self.w4a4_in_fp32(self.exports["NVFP4"], self.ids[:64]))
@@ -394,8 +414,8 @@ class Config(ExportCase):
     def test_compressed_tensors_accepts_it_and_gives_it_back(self):
         text, source = write_text(self.work / "text.txt"), TinyModel(tied=False).write(self.work / "source")
         for scheme in ["NVFP4", "NVFP4A16"]:
-            for options in [[], ["--ignore", "re:.*down_proj$"]]:
-                out = self.export(source, f"config{len(options)}", scheme, *options, text=text)
+            for number, options in enumerate([[], ["--ignore", "re:.*down_proj$"], ["--head", "fp8"], ["--head", "nvfp4"]]):
+                out = self.export(source, f"config{number}", scheme, *options, text=text)
                 config = json.loads((out / "config.json").read_text())["quantization_config"]
                 back = QuantizationConfig.model_validate(config).model_dump(mode="json")
                 self.assertEqual(without_nothing(back), without_nothing(config | {"version": None}))
