@@ -144,6 +144,21 @@ TEST(Fp8Modules, WrongTensorsAreNamed) {
     refused(embedding, "is quantised, which is supported for linear layers only", ErrorKind::unsupported);
 }
 
+TEST(Fp8Modules, MayHaveAnySizeAndEveryByteIsLookedAt) {
+    TinyModel model = mixed();
+    model.config["architectures"] = {"OtherForCausalLM"};
+    model.config["quantization_config"]["config_groups"]["group_1"]["targets"] = {"re:.*down_proj$", "odd"};
+    make_fp8(model, "odd", 3, 5);
+    const TemporaryFolder folder;
+    model.write(folder.path());
+    EXPECT_EQ(open_checkpoint(folder.path())->fp8().at("odd").k, 5);
+    for (int at = 0; at < 15; at++) {
+        TinyModel with_nan = model;
+        with_nan.tensors["odd.weight"].bytes[size_t(at)] = char(0x7F);
+        refused(with_nan, fmt::format("byte 0x7F at [{}, {}] is NaN", at / 5, at % 5));
+    }
+}
+
 TEST(Fp8Modules, MustBeWhatTheConfigSays) {
     TinyModel model = mixed();
     Json& groups = model.config["quantization_config"]["config_groups"];
