@@ -18,7 +18,45 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace halfbyte::cpu::HWY_NAMESPACE {
+
+// An E4M3 number that is loaded as 2^-120 of itself, which saves the product: x * 2^120 beside it makes the
+// same products, exactly.
+struct TinyE4M3 {
+    uint8_t bits;
+};
+
+HWY_INLINE V load(const TinyE4M3* p) {
+#if HWY_TARGET == HWY_AVX2
+    // A byte in the top of each lane: the broadcast is a load and no more, unlike an extension of bytes.
+    constexpr int8_t o = -1;
+    alignas(32) static constexpr int8_t top[32] = {o, o, o, 0, o, o, o, 1, o, o, o, 2, o, o, o, 3,
+                                                   o, o, o, 4, o, o, o, 5, o, o, o, 6, o, o, o, 7};
+    const hn::Repartition<int8_t, F32> d8;
+    int64_t bytes;
+    std::memcpy(&bytes, p, 8);
+    const auto all = hn::BitCast(d8, hn::Set(hn::Repartition<int64_t, F32>(), bytes));
+    const auto bits = hn::ShiftRight<4>(hn::BitCast(I32(), hn::TableLookupBytesOr0(all, hn::Load(d8, top))));
+#else
+    const hn::Rebind<int8_t, F32> d8;
+    const auto bits =
+        hn::ShiftLeft<20>(hn::PromoteTo(I32(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
+#endif
+    return hn::BitCast(F32(), hn::And(bits, hn::Set(I32(), int32_t(0x87F00000))));
+}
+inline void widen(const TinyE4M3* w, int64_t n, float* out, int64_t padded, float fill) {
+    for (int64_t i = 0; i < n; i++) out[i] = decode_e4m3(w[i].bits) * 0x1p-120f;
+    for (int64_t i = n; i < padded; i++) out[i] = fill;
+}
+
 namespace {
+
+// x *= 2^120 and true, if that overflows nowhere.
+bool scale_up(float* x, int64_t count) {
+    for (int64_t i = 0; i < count; i += N)
+        if (!hn::AllTrue(F32(), hn::Lt(hn::Abs(load(x + i)), set(256.0f)))) return false;
+    for (int64_t i = 0; i < count; i += N) store(hn::Mul(load(x + i), set(0x1p120f)), x + i);
+    return true;
+}
 
 // Whether one of K bytes is 0x7F or 0xFF.
 bool any_nan(const E4M3* w, int64_t K) {
@@ -45,11 +83,16 @@ void multiply_in_place(ThreadPool& pool, const MatmulW8A16Args& args, const E4M3
         with_type(args.x.data, args.x.type, [&](const auto* p) {
             widen(p + m * args.x.stride, K, x[0].values + m * stride, stride, -0.0f);
         });
+    const bool scaled = scale_up(x[0].values, R * stride);
     const int64_t groups = (outputs + N - 1) / N;
     pool.parallel_for(groups, grain_for(pool, groups, N * K * (R + 1)), [&](int64_t begin, int64_t end) {
         for (int64_t n = begin * N; n < std::min(end * N, outputs); n += N) {
             const int64_t group_end = std::min<int64_t>(n + N, outputs);
-            multiply_few_rows<R>(x[0].values, w, args.w.stride, K, n, group_end, epilogue);
+            if (scaled)
+                multiply_few_rows<R>(x[0].values, reinterpret_cast<const TinyE4M3*>(w), args.w.stride, K, n,
+                                     group_end, epilogue);
+            else
+                multiply_few_rows<R>(x[0].values, w, args.w.stride, K, n, group_end, epilogue);
             for (int64_t column = n; column < group_end; column++) {  // the rows are in L1 now
                 if (!any_nan(w + column * args.w.stride, K)) continue;
                 for (int64_t m = 0; m < R; m++)

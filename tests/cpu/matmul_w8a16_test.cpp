@@ -96,6 +96,16 @@ TEST(MatmulW8A16, DecodesEveryByte) {
         }
 }
 
+// Values of x below 256 and those beyond are taken in different ways.
+TEST(MatmulW8A16, TakesXOfEverySize) {
+    for (const float value : {255.99998f, 256.0f, 0x1p127f, 0x1p-149f, 0x1p-120f, INFINITY, NAN})
+        for (const int64_t m : {1, 3, 4, 9}) {
+            Problem problem(m, 40, 70, 5000);
+            for (int64_t i = 0; i < 70; i++) problem.x.set(m - 1, i, i % 3 == 0 ? value : -value);
+            expect_reference_bits(problem, DType::f32);
+        }
+}
+
 TEST(MatmulW8A16, KeepsSignsOfZeroLikeTheReference) {
     Problem problem(2, 64, 64, 3000);
     for (int64_t row = 0; row < 2; row++)

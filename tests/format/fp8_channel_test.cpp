@@ -13,7 +13,7 @@ namespace halfbyte {
 // beyond half a step (16); else half a step of 2^-3 relative, or half a subnormal step.
 TEST(Fp8Channel, KeepsEveryValueOfARowWithinHalfAStep) {
     test::Random random(1);
-    for (const float magnitude : {1.0f, 3e-30f, 0x1p-120f, 1e-3f, 300.0f, 3e38f}) {
+    for (const float magnitude : {1.0f, 3e-30f, 0x1p-116f, 1e-3f, 300.0f, 3e38f}) {
         std::vector<float> row(200);
         float amax = 0;
         for (float& value : row) {
