@@ -88,11 +88,14 @@ Json quantization_config(Scheme scheme, const std::vector<std::string>& ignored_
                             {"num_bits", 8},
                             {"scale_dtype", nullptr},
                             {"strategy", "channel"}});
-        groups["group_1"] = {{"format", head == Scheme::fp8a16 ? fp8_format : nvfp4_format},
+        // The name before the class: compressed-tensors 0.19 takes the right group in either order, but warns
+        // of a name that stands behind a class that matches as well.
+        groups["group_0"] = {{"format", head == Scheme::fp8a16 ? fp8_format : nvfp4_format},
                              {"input_activations", nullptr},
                              {"output_activations", nullptr},
                              {"targets", Json::array({"lm_head"})},
                              {"weights", std::move(weights)}};
+        groups["group_1"] = group;
     }
     return {{"config_groups", groups},
             {"format", head == Scheme::fp8a16 ? "mixed-precision" : nvfp4_format},

@@ -36,7 +36,7 @@ static TinyModel mixed(DType scale_type = DType::bf16) {
     make_fp8(model, down, 32, 48, scale_type);
     Json& q = model.config["quantization_config"];
     q = quantization_config(Scheme::nvfp4, {"lm_head"}, Scheme::fp8a16);
-    q["config_groups"]["group_1"]["targets"] = {"re:.*down_proj$"};
+    q["config_groups"]["group_0"]["targets"] = {"re:.*down_proj$"};
     return model;
 }
 
@@ -76,9 +76,9 @@ TEST(Fp8Modules, MayBeAllThatIsQuantised) {
             make_fp8(model, "model.layers.0." + name, shape[0], shape[1]);
         Json& q = model.config["quantization_config"];
         q = quantization_config(Scheme::nvfp4, {"lm_head"}, Scheme::fp8a16);
-        q["config_groups"].erase("group_0");
-        q["config_groups"]["group_1"]["targets"] = {"Linear"};
-        q["config_groups"]["group_1"]["format"] = format;
+        q["config_groups"].erase("group_1");
+        q["config_groups"]["group_0"]["targets"] = {"Linear"};
+        q["config_groups"]["group_0"]["format"] = format;
         const TemporaryFolder folder;
         model.write(folder.path());
         const auto file = open_checkpoint(folder.path());
@@ -138,7 +138,7 @@ TEST(Fp8Modules, WrongTensorsAreNamed) {
     model.tensors.erase(down + ".weight_scale");
     refused(model, "has no \"" + down + ".weight_scale\" beside it");
     TinyModel embedding = mixed();
-    embedding.config["quantization_config"]["config_groups"]["group_1"]["targets"] = {"re:.*down_proj$",
+    embedding.config["quantization_config"]["config_groups"]["group_0"]["targets"] = {"re:.*down_proj$",
                                                                                       "Embedding"};
     make_fp8(embedding, "model.embed_tokens", 24, 32);
     refused(embedding, "is quantised, which is supported for linear layers only", ErrorKind::unsupported);
@@ -147,7 +147,7 @@ TEST(Fp8Modules, WrongTensorsAreNamed) {
 TEST(Fp8Modules, MayHaveAnySizeAndEveryByteIsLookedAt) {
     TinyModel model = mixed();
     model.config["architectures"] = {"OtherForCausalLM"};
-    model.config["quantization_config"]["config_groups"]["group_1"]["targets"] = {"re:.*down_proj$", "odd"};
+    model.config["quantization_config"]["config_groups"]["group_0"]["targets"] = {"re:.*down_proj$", "odd"};
     make_fp8(model, "odd", 3, 5);
     const TemporaryFolder folder;
     model.write(folder.path());
@@ -162,14 +162,14 @@ TEST(Fp8Modules, MayHaveAnySizeAndEveryByteIsLookedAt) {
 TEST(Fp8Modules, MustBeWhatTheConfigSays) {
     TinyModel model = mixed();
     Json& groups = model.config["quantization_config"]["config_groups"];
-    groups["group_1"]["targets"] = {"lm_head"};
-    refused(model, "is FP8, but config.json says the module is NVFP4 by group \"group_0\"");
+    groups["group_0"]["targets"] = {"lm_head"};
+    refused(model, "is FP8, but config.json says the module is NVFP4 by group \"group_1\"");
     model = mixed();
     model.config["quantization_config"]["ignore"] = {"re:.*down_proj$"};
     refused(model, "is FP8, but config.json says the module is ignored by");
     model = TinyModel::quantised(Scheme::nvfp4);
     model.config["quantization_config"] = mixed().config["quantization_config"];
-    refused(model, "is NVFP4, but config.json says the module is FP8A16 by group \"group_1\"");
+    refused(model, "is NVFP4, but config.json says the module is FP8A16 by group \"group_0\"");
     model = mixed();
     model.add(down + ".weight", DType::bf16, {32, 48});
     model.tensors.erase(down + ".weight_scale");
@@ -182,7 +182,7 @@ TEST(Fp8Modules, MustBeWhatTheConfigSays) {
 TEST(Fp8Modules, OtherKindsAreRefusedByName) {
     const auto unsupported = [](std::string_view part, const std::function<void(Json&)>& change) {
         TinyModel model = mixed();
-        change(model.config["quantization_config"]["config_groups"]["group_1"]);
+        change(model.config["quantization_config"]["config_groups"]["group_0"]);
         refused(model, part, ErrorKind::unsupported);
     };
     unsupported("weights has strategy = \"tensor\"; only FP8 with a scale for each row",
@@ -202,12 +202,12 @@ TEST(Fp8Modules, TheHeadHasAGroupOfItsOwnInTheConfig) {
                nvfp4 = quantization_config(Scheme::nvfp4, {}, Scheme::nvfp4a16);
     EXPECT_EQ(fp8["format"], "mixed-precision");
     EXPECT_EQ(nvfp4["format"], "nvfp4-pack-quantized");
-    EXPECT_EQ(fp8["config_groups"]["group_0"],
+    EXPECT_EQ(fp8["config_groups"]["group_1"],
               quantization_config(Scheme::nvfp4, {})["config_groups"]["group_0"]);
-    EXPECT_EQ(fp8["config_groups"]["group_1"]["format"], "float-quantized");
-    EXPECT_EQ(nvfp4["config_groups"]["group_1"]["format"], "nvfp4-pack-quantized");
+    EXPECT_EQ(fp8["config_groups"]["group_0"]["format"], "float-quantized");
+    EXPECT_EQ(nvfp4["config_groups"]["group_0"]["format"], "nvfp4-pack-quantized");
     for (const Json& config : {fp8, nvfp4}) {
-        const Json& group = config["config_groups"]["group_1"];
+        const Json& group = config["config_groups"]["group_0"];
         EXPECT_EQ(group["targets"], Json::array({"lm_head"}));
         EXPECT_TRUE(group["input_activations"].is_null());
     }

@@ -632,7 +632,7 @@ def fp8_head(change=lambda tensors: None, setting=lambda group: None):
         change(tensors)
         write_safetensors(folder / "model.safetensors", tensors, metadata)
         config = json.loads((out / "config.json").read_text())
-        setting(config["quantization_config"]["config_groups"]["group_1"])
+        setting(config["quantization_config"]["config_groups"]["group_0"])
         (folder / "config.json").write_text(json.dumps(config))
     return apply
 
@@ -671,7 +671,7 @@ for name, change, given in [
         ("blocks", lambda group: group["weights"].update(strategy="block", block_structure=[128, 128]), 'strategy = "block"'),
         ("asymmetric", lambda group: group["weights"].update(symmetric=False), "symmetric = false"),
         ("quantised inputs", lambda group: group.update(input_activations=group["weights"]), "input_activations are given")]:
-    row(f"FP8: {name}", UNSUPPORTED, INSPECT, ["config.json", '"group_1"'], given, "is supported", files=fp8_head(setting=change))
+    row(f"FP8: {name}", UNSUPPORTED, INSPECT, ["config.json", '"group_0"'], given, "is supported", files=fp8_head(setting=change))
 
 
 def without_quantization(folder):

@@ -549,7 +549,7 @@ class Head(QuantizeCase):
                         quantization = config["quantization_config"]
                         self.assertEqual(quantization["format"], "mixed-precision" if head == "fp8" else "nvfp4-pack-quantized")
                         self.assertEqual(quantization["ignore"], [])
-                        group = quantization["config_groups"]["group_1"]
+                        group = quantization["config_groups"]["group_0"]
                         self.assertEqual(group["targets"], ["lm_head"])
                         self.assertIsNone(group["input_activations"])
                         self.assertEqual(group["format"], "float-quantized" if head == "fp8" else "nvfp4-pack-quantized")

@@ -42,8 +42,8 @@ struct Pair {
         for (TinyModel* model : {&fp8, &dense}) model->config["tie_word_embeddings"] = false;
         auto& q = fp8.config["quantization_config"] =
             checkpoint::quantization_config(Scheme::nvfp4a16, {}, Scheme::fp8a16);
-        q["config_groups"]["group_1"]["targets"] = {"Linear"};
-        q["config_groups"].erase("group_0");
+        q["config_groups"]["group_0"]["targets"] = {"Linear"};
+        q["config_groups"].erase("group_1");
     }
 };
 
