@@ -30,6 +30,9 @@ if [ "$($program env --format json | sed -n 's/.*"cpu_level": "\(.*\)".*/\1/p')"
 fi
 for model in W4A4 W4A16; do step "model-$model.json" $program bench -m "$results/$model" --format json; done
 step model-source.json $program bench -m $source --format json
+if [ -x build/release/halfbyte-model-profile ]; then # of a build with HALFBYTE_BENCHMARKS
+    step profile.md build/release/halfbyte-model-profile "$results/W4A4"
+fi
 # 1: slower than it may be; that is told in the table.
 step loaded.md sh -c 'bench/loaded.sh "$0" || [ $? -eq 1 ]' "$results/W4A4"
 step instructions.md bench/instructions.sh

@@ -1,7 +1,8 @@
 // Where the time of a model goes: thread CPU time inside each operation of a forward pass, with one thread.
 //   halfbyte-model-profile MODEL
-// prints the shares for a prompt of 512 tokens (logits of the last one) and for 128 tokens one by one. The
-// linker puts the functions below in the place of the operations (--wrap); the program itself counts nothing.
+// prints the shares, as Markdown, for a prompt of 512 tokens (logits of the last one) and for 128 tokens one
+// by one. The linker puts the functions below in the place of the operations (--wrap); the library itself
+// counts nothing. "Everything else" holds the clock too, some 0.3 us twice for each operation.
 #include <fmt/format.h>
 #include <time.h>
 
@@ -60,15 +61,22 @@ HALFBYTE_TIMED(attention, AttentionArgs, "_ZN8halfbyte9attentionERKNS_7ContextER
 
 namespace {
 
-// `calls` forward passes of `rows` positions each, after one run to warm up.
-void profile(const model::Decoder& decoder, const std::string& name, int64_t calls, int64_t rows) {
-    const Context context(1);
+struct Profile {
+    std::string name;
+    double tokens_per_second = 0;
+    std::map<std::string, double> shares;
+};
+
+// `calls` forward passes of `rows` positions each, three times after one run to warm up.
+Profile profile(const model::Decoder& decoder, const Context& context, const std::string& name, int64_t calls,
+                int64_t rows) {
     std::vector<int32_t> tokens;
     for (int64_t i = 0; i < calls * rows; i++)
         tokens.push_back(int32_t((i * 389 + 17) % decoder.config().vocab_size));
     std::vector<float> logits(size_t(decoder.config().vocab_size));
+    constexpr int runs = 3;
     double total = 0;
-    for (int run = 0; run < 4; run++) {
+    for (int run = 0; run <= runs; run++) {
         model::KvCache cache = decoder.make_cache(calls * rows);
         if (run == 1) seconds_of.clear();
         const double start = now();
@@ -77,17 +85,39 @@ void profile(const model::Decoder& decoder, const std::string& name, int64_t cal
                             logits.data());
         if (run > 0) total += now() - start;
     }
-    fmt::print("{}, {}: {:.1f} tokens/s\n", name, name_of(context.level()), 3 * double(calls * rows) / total);
-    std::vector<std::pair<double, std::string>> shares;
-    double rest = total;
+    Profile result = {name, double(runs * calls * rows) / total, {}};
+    double rest = 1;
     for (const auto& [operation, seconds] : seconds_of) {
-        shares.emplace_back(seconds, operation);
-        rest -= seconds;
+        result.shares["`" + operation + "`"] = seconds / total;
+        rest -= seconds / total;
     }
-    shares.emplace_back(rest, "everything else");
-    std::sort(shares.rbegin(), shares.rend());
-    for (const auto& [seconds, operation] : shares)
-        fmt::print("  {:20} {:5.1f} %\n", operation, 100 * seconds / total);
+    result.shares["everything else"] = rest;
+    return result;
+}
+
+void print(const std::vector<Profile>& profiles, CpuLevel level) {
+    std::map<std::string, double> largest;
+    std::string heads, line, speeds;
+    for (const Profile& one : profiles) {
+        for (const auto& [operation, share] : one.shares)
+            largest[operation] = std::max(largest[operation], share);
+        heads += fmt::format(" {} |", one.name);
+        line += " ---: |";
+        speeds += fmt::format(" {:.0f} |", one.tokens_per_second);
+    }
+    std::vector<std::pair<double, std::string>> order;
+    for (const auto& [operation, share] : largest) order.emplace_back(share, operation);
+    std::sort(order.rbegin(), order.rend());
+    fmt::print("| share of the time, {} |{}\n| --- |{}\n", name_of(level), heads, line);
+    for (const auto& [share, operation] : order) {
+        fmt::print("| {} |", operation);
+        for (const Profile& one : profiles) {
+            const auto found = one.shares.find(operation);
+            fmt::print(" {:.1f} % |", found == one.shares.end() ? 0 : 100 * found->second);
+        }
+        fmt::print("\n");
+    }
+    fmt::print("| tokens/s |{}\n", speeds);
 }
 
 }  // namespace
@@ -101,11 +131,12 @@ int main(int argc, char** argv) {
     }
     try {
         const auto source = halfbyte::checkpoint::open_checkpoint(argv[1]);
-        const halfbyte::Context context;
+        const halfbyte::Context context(1);
         const auto decoder =
             halfbyte::model::load_decoder(context, *source, halfbyte::model::Arithmetic::kernel);
-        halfbyte::profile(*decoder, "pp512", 1, 512);
-        halfbyte::profile(*decoder, "tg128", 128, 1);
+        halfbyte::print({halfbyte::profile(*decoder, context, "pp512", 1, 512),
+                         halfbyte::profile(*decoder, context, "tg128", 128, 1)},
+                        context.level());
     } catch (const std::exception& error) {
         fmt::print(stderr, "{}: {}\n", argv[0], error.what());
         return 1;

@@ -88,6 +88,7 @@ def main():
             "models": (results / "model-W4A4.json", lambda path: models(results)),
             "peer-models": (results / "peer-models.md", read),
             "peer-kernels": (results / "peer-kernels.md", read),
+            "profile": (results / "profile.md", read),
             "loaded": (results / "loaded.md", read),
             "instructions": (results / "instructions.md", read)}
     text = document.read_text()

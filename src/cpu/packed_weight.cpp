@@ -15,27 +15,61 @@ struct Source {
     int64_t row = 0;
 };
 
-// Tile by tile the 16 rows of it side by side, so that the writes run on and 16 streams are read.
+using Words = uint32_t __attribute__((vector_size(16)));
+
+static Words load_words(const uint8_t* bytes) {
+    Words words;
+    std::memcpy(&words, bytes, sizeof words);
+    return words;
+}
+
+// The codes of four rows from `row` on and of two whole blocks: a transpose of 4 x 4 words, since the words
+// of a tile's rows lie side by side.
+static void pack_four_rows(const Source* sources, int64_t row, int64_t block, int64_t blocks,
+                           uint8_t* codes) {
+    Words a[4];
+    for (int i = 0; i < 4; i++) a[i] = load_words(sources[row + i].codes + block * 8);
+    const Words low01 = __builtin_shufflevector(a[0], a[1], 0, 4, 1, 5),
+                low23 = __builtin_shufflevector(a[2], a[3], 0, 4, 1, 5),
+                high01 = __builtin_shufflevector(a[0], a[1], 2, 6, 3, 7),
+                high23 = __builtin_shufflevector(a[2], a[3], 2, 6, 3, 7);
+    const Words columns[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                              __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                              __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                              __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+    for (int i = 0; i < 4; i++)
+        std::memcpy(codes + packed_code_byte(blocks, row, block * 16 + i * 8), &columns[i], sizeof(Words));
+}
+
+// The codes of one row and block; those beyond k as zeros.
+static void pack_block(const uint8_t* from, int64_t row, int64_t block, int64_t blocks, int64_t k,
+                       uint8_t* codes) {
+    uint8_t kept[8];
+    std::memcpy(kept, from + block * 8, 8);
+    for (int64_t i = std::max<int64_t>(0, k - block * 16); i < 16; i++)
+        kept[i / 2] &= uint8_t(i % 2 == 0 ? 0xF0 : 0x0F);
+    std::memcpy(codes + packed_code_byte(blocks, row, block * 16), kept, 4);
+    std::memcpy(codes + packed_code_byte(blocks, row, block * 16 + 8), kept + 4, 4);
+}
+
+// A few blocks of all rows at a time, so that the writes stay in L1 while each row is read as a stream.
 static void pack_tile(const Source* sources, int count, int64_t k, uint8_t* codes, uint8_t* scales) {
-    const int64_t blocks = (k + 15) / 16, whole = k / 16;
+    const int64_t blocks = (k + 15) / 16, whole_pairs = k / 32;
     for (int64_t first = 0; first < blocks; first += 4) {
         const int64_t end = std::min(first + 4, blocks);
+        const int64_t vector_end = std::min(end, whole_pairs * 2);
+        const int vector_rows = count / 4 * 4;
+        for (int64_t block = first; block < vector_end; block += 2)
+            for (int r = 0; r < vector_rows; r += 4) pack_four_rows(sources, r, block, blocks, codes);
         for (int r = 0; r < count; r++) {
-            const NvFp4Shape& shape = sources[r].part->shape;
+            for (int64_t block = r < vector_rows ? std::max(first, vector_end) : first; block < end; block++)
+                pack_block(sources[r].codes, r, block, blocks, k, codes);
             // Four blocks' scales lie side by side in every layout.
+            const NvFp4Shape& shape = sources[r].part->shape;
             const uint8_t* scale = sources[r].part->block_scales +
                                    scale_offset(shape.layout, sources[r].row, first, shape.padded_blocks());
-            for (int64_t block = first; block < end; block++) {
-                const uint8_t* from = sources[r].codes + block * 8;
-                uint8_t* to = codes + packed_code_byte(blocks, r, block * 16);
-                uint8_t* to_second_half = codes + packed_code_byte(blocks, r, block * 16 + 8);
-                std::memcpy(to, from, 4);
-                std::memcpy(to_second_half, from + 4, 4);
-                if (block == whole)
-                    for (int64_t i = k - block * 16; i < 16; i++)
-                        (i < 8 ? to[i / 2] : to_second_half[i / 2 - 4]) &= uint8_t(i % 2 == 0 ? 0xF0 : 0x0F);
+            for (int64_t block = first; block < end; block++)
                 scales[packed_scale_byte(blocks, r, block)] = scale[block - first];
-            }
         }
     }
 }

@@ -314,6 +314,9 @@ LinearGroup::LinearGroup(const Context& context, const checkpoint::Checkpoint& s
                              load_product(context, source, part, columns, arithmetic)});
         first_column += std::accumulate(columns.begin(), columns.end(), int64_t(0));
     }
+    encode_scale_ = products_[0].linear->encode_scale();
+    for (const Product& product : products_)
+        if (product.linear->encode_scale() != encode_scale_) encode_scale_.reset();
 }
 
 LinearGroup::LinearGroup(const checkpoint::Checkpoint& source, const std::string& module,
@@ -327,13 +330,6 @@ LinearGroup::LinearGroup(const checkpoint::Checkpoint& source, const std::string
 void LinearGroup::apply(const Context& context, LinearInput& input, float* y, int64_t y_stride) const {
     for (const Product& product : products_)
         product.linear->apply(context, input, y + product.first_column, y_stride);
-}
-
-std::optional<float> LinearGroup::encode_scale() const {
-    const std::optional<float> scale = products_[0].linear->encode_scale();
-    for (const Product& product : products_)
-        if (product.linear->encode_scale() != scale) return {};
-    return scale;
 }
 
 void LinearGroup::show_input(const Context& context, LinearInput& input,

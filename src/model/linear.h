@@ -100,7 +100,7 @@ class LinearGroup {
     // y: [input.rows, n of all layers side by side], rows y_stride elements apart.
     void apply(const Context& context, LinearInput& input, float* y, int64_t y_stride) const;
     // That of Linear, if it holds for every product.
-    std::optional<float> encode_scale() const;
+    std::optional<float> encode_scale() const { return encode_scale_; }
     // Shows the observer, by module, what each layer reads.
     void show_input(const Context& context, LinearInput& input, const InputObserver& observer) const;
 
@@ -111,6 +111,7 @@ class LinearGroup {
         std::unique_ptr<Linear> linear;
     };
     std::vector<Product> products_;
+    std::optional<float> encode_scale_;
 };
 
 // A simulated layer (simulated_linear.cpp); input_scale absent: W4A16.
