@@ -54,6 +54,8 @@ HALFBYTE_TIMED(matmul_w4a16, MatmulW4A16Args,
                "_ZN8halfbyte12matmul_w4a16ERKNS_7ContextERKNS_15MatmulW4A16ArgsE")
 HALFBYTE_TIMED(matmul_dense, MatmulDenseArgs,
                "_ZN8halfbyte12matmul_denseERKNS_7ContextERKNS_15MatmulDenseArgsE")
+HALFBYTE_TIMED(matmul_w8a16, MatmulW8A16Args,
+               "_ZN8halfbyte12matmul_w8a16ERKNS_7ContextERKNS_15MatmulW8A16ArgsE")
 HALFBYTE_TIMED(rms_norm, RmsNormArgs, "_ZN8halfbyte8rms_normERKNS_7ContextERKNS_11RmsNormArgsE")
 HALFBYTE_TIMED(silu_mul, SiluMulArgs, "_ZN8halfbyte8silu_mulERKNS_7ContextERKNS_11SiluMulArgsE")
 HALFBYTE_TIMED(rope, RopeArgs, "_ZN8halfbyte4ropeERKNS_7ContextERKNS_8RopeArgsE")
