@@ -287,7 +287,7 @@ bool any_nan(const uint8_t* scales, int64_t count) {
 template <int R, bool has_nan>
 void multiply_direct(const PackedWeight& w, int64_t tile, const Activations& a, float (*sums)[tile_outputs]) {
     constexpr int vectors = tile_outputs / N;
-    constexpr int64_t ahead = 2048;  // bytes of codes: a core waits for memory as long as it takes for these
+    constexpr int64_t ahead = 4096;  // bytes of codes: a core waits for memory as long as it takes for these
     const auto table = hn::LoadDup128(Bytes(), doubled_plus_12);
     const int64_t blocks = w.blocks();
     const uint8_t* codes = w.codes.data() + tile * blocks * 128;

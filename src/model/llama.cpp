@@ -87,7 +87,8 @@ class Llama : public Decoder {
 
         Workspace& workspace = cache.workspace();
         const Workspace::Scope scope(workspace);
-        Stream stream = {T, workspace.take<float>(T * hidden), workspace.take<float>(T * hidden), false};
+        Stream stream = {T, workspace.take<float>(T * hidden),
+                         workspace.take<float>(T * Workspace::row_stride(hidden)), false};
         for (int64_t t = 0; t < T; t++) {
             const int32_t token = tokens[size_t(t)];
             check(token >= 0 && token < config_.vocab_size, ErrorKind::usage,
@@ -111,8 +112,8 @@ class Llama : public Decoder {
     }
 
   private:
-    // The residual stream [T, hidden], and the output of the last block [T, hidden], which the next norm adds
-    // to it.
+    // The residual stream [T, hidden], and the output of the last block, rows row_stride(hidden) apart, which
+    // the next norm adds to it.
     struct Stream {
         int64_t T;
         float *residual, *delta;
@@ -125,7 +126,8 @@ class Llama : public Decoder {
                            const InputObserver& observer) const {
         const int64_t T = stream.T, hidden = config_.hidden_size;
         const Matrix sum = matrix(stream.residual, T, hidden);
-        const ConstMatrix x = constant(stream.has_delta ? matrix(stream.delta, T, hidden) : sum);
+        const ConstMatrix x =
+            constant(stream.has_delta ? matrix(stream.delta, T, hidden, Workspace::row_stride(hidden)) : sum);
         const Matrix residual = stream.has_delta ? sum : Matrix{};
         const auto epsilon = float(config_.rms_norm_eps);
         if (const auto G = reader.encode_scale(); G && !observer) {
@@ -180,11 +182,12 @@ class Llama : public Decoder {
         const int64_t T = stream.T, inner = config_.intermediate_size;
         LinearInput input =
             normalized(context, workspace, stream, layer.attention_norm, layer.gate_up, observer);
-        auto* const gate_up = workspace.take<float>(T * 2 * inner);
-        layer.gate_up.apply(context, input, gate_up, 2 * inner);
-        LinearInput product = multiplied(context, workspace, matrix(gate_up, T, inner, 2 * inner),
-                                         matrix(gate_up + inner, T, inner, 2 * inner), layer.down, observer);
-        layer.down.apply(context, product, stream.delta, config_.hidden_size);
+        const int64_t stride = Workspace::row_stride(2 * inner);
+        auto* const gate_up = workspace.take<float>(T * stride);
+        layer.gate_up.apply(context, input, gate_up, stride);
+        LinearInput product = multiplied(context, workspace, matrix(gate_up, T, inner, stride),
+                                         matrix(gate_up + inner, T, inner, stride), layer.down, observer);
+        layer.down.apply(context, product, stream.delta, Workspace::row_stride(config_.hidden_size));
     }
 
     // delta [kept, hidden] = attention(rms_norm(residual + delta)) Wo
@@ -196,7 +199,7 @@ class Llama : public Decoder {
         const int64_t q_width = config_.heads * config_.head_dim, kv_width = cache.width();
         LinearInput input = normalized(context, workspace, stream, layer.input_norm, layer.qkv, observer);
         // A row holds q, k and v side by side; the heads of q and k are rotated as one.
-        const int64_t width = q_width + 2 * kv_width;
+        const int64_t width = Workspace::row_stride(q_width + 2 * kv_width);
         auto* const q = workspace.take<float>(T * width);
         float *const k = q + q_width, *const v = k + kv_width;
         layer.qkv.apply(context, input, q, width);
@@ -226,7 +229,7 @@ class Llama : public Decoder {
                             .o = matrix(attended, kept, q_width)});
         LinearInput o_input(workspace, attended, kept, q_width);
         if (observer) layer.o.show_input(context, o_input, observer);
-        layer.o.apply(context, o_input, stream.delta, config_.hidden_size);
+        layer.o.apply(context, o_input, stream.delta, Workspace::row_stride(config_.hidden_size));
     }
 
     // The table is made for the positions that have been run, and some ahead: a model's full context can be

@@ -20,6 +20,14 @@ class Workspace {
         return static_cast<T*>(take_bytes(size_t(count) * sizeof(T)));
     }
 
+    // A distance of rows, in floats, for a matrix that is written a few columns at a time: rows a multiple of
+    // 2 KiB apart would share a few sets of a cache and push each other out.
+    static constexpr int64_t row_stride(int64_t floats) {
+        constexpr int64_t line = 64 / sizeof(float);
+        const int64_t lines = (floats + line - 1) / line;
+        return (lines % 32 == 0 ? lines + 1 : lines) * line;
+    }
+
     // Gives back what has been taken since it began.
     class Scope {
       public:
