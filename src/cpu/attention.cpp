@@ -71,7 +71,7 @@ void score_row(const float* q, int64_t head_dim, const float* const (&keys)[key_
             for (int c = 0; c < N; c += 2) {
                 const float* const two[2] = {keys[first + c], keys[first + c + 1]};
                 V sums[1][2];
-                multiply_in_place<1, 2>(q, two, head_dim, sums);
+                multiply_in_place<1, 2>(q, two, head_dim, 0, sums);
                 each[c] = sums[0][0];
                 each[c + 1] = sums[0][1];
             }

@@ -49,7 +49,6 @@ inline std::unique_ptr<Line[]> make_lines(int64_t floats) {
     return std::make_unique_for_overwrite<Line[]>(size_t(floats / 16 + 1));
 }
 
-inline constexpr int64_t prefetch_bytes = 1024;
 inline constexpr int few_rows = N == 16 ? 4 : 3;  // with all 32 / N registers of an output
 
 inline int64_t steps_of(int64_t K) {
@@ -186,7 +185,8 @@ inline void multiply_panel(const RowPanels& x, int64_t begin, int64_t end, const
 // sums[r][c] = the N lanes that remain when the 32 partial sums of R x C outputs are added at distances 16 to
 // N. x: rows of 32 * steps_of(K) elements, padded with -0.
 template <int R, int C, typename W>
-HWY_INLINE void multiply_in_place(const float* x, const W* const (&w)[C], int64_t K, V (&sums)[R][C]) {
+HWY_INLINE void multiply_in_place(const float* x, const W* const (&w)[C], int64_t K, int64_t ahead,
+                                  V (&sums)[R][C]) {
     const int64_t stride = 32 * steps_of(K);
     V sum[R][C][sum32_vectors];
     for (int r = 0; r < R; r++)
@@ -194,8 +194,7 @@ HWY_INLINE void multiply_in_place(const float* x, const W* const (&w)[C], int64_
             for (int j = 0; j < sum32_vectors; j++) sum[r][c][j] = hn::Zero(F32());
     int64_t k = 0;
     for (; k + 32 <= K; k += 32) {
-        for (int c = 0; c < C; c++)
-            hwy::Prefetch(reinterpret_cast<const uint8_t*>(w[c] + k) + prefetch_bytes);
+        for (int c = 0; c < C; c++) hwy::Prefetch(w[c] + k + ahead);
         for (int j = 0; j < sum32_vectors; j++)
             for (int c = 0; c < C; c++) {
                 const V wide = load(w[c] + k + j * N);
@@ -220,13 +219,15 @@ template <int R, typename W>
 void multiply_few_rows(const float* x, const W* w, int64_t w_stride, int64_t K, int64_t begin, int64_t end,
                        const Epilogue& epilogue) {
     constexpr int C = few_rows / R > 1 ? 2 : 1;
+    // The tile after the next, unless that is so far that it would be gone from L1 before it is read.
+    const int64_t ahead = std::min<int64_t>(2 * C * w_stride, 8192 / int64_t(sizeof(W)));
     for (int64_t n = begin; n < end; n += N) {
         V each[R][N];
         for (int i = 0; i < N; i += C) {
             const W* rows[C];  // outputs beyond the last repeat it; they are not written
             for (int c = 0; c < C; c++) rows[c] = w + std::min(n + i + c, end - 1) * w_stride;
             V sums[R][C];
-            multiply_in_place<R, C>(x, rows, K, sums);
+            multiply_in_place<R, C>(x, rows, K, ahead, sums);
             for (int r = 0; r < R; r++)
                 for (int c = 0; c < C; c++) each[r][i + c] = sums[r][c];
         }
