@@ -59,18 +59,16 @@ void decode_tile(const PackedWeight& w, int64_t tile, const WeightPanel& panel) 
 
 #if HWY_TARGET != HWY_EMU128
 
-// Few rows of x: nothing is expanded in memory. The lanes of a register are outputs of a tile, and a
-// half-block, 8 elements of K for each of the 16 outputs, is 64 bytes. Element k goes to the partial sum k
-// mod 32, so a pass takes every second block (avx512) or one half of it for 8 outputs (avx2): as many partial
-// sums as fit the registers. All passes go over a chunk of a tile while it is in L1.
-//   avx512  one register for each k mod 32. A lane's code, shifted down, picks code * 2^8 from 16 FP32
-//   numbers
-//           by its low four bits.
-//   avx2    two byte look-ups make code * 2^8 in BF16; a lane then holds an output's k and k + 2. So a
-//   register
-//           has the elements k and k + 4 of four outputs side by side.
-inline constexpr int64_t few_decoded_rows = 2;  // at which nothing is expanded
-inline constexpr int64_t row_chunk_blocks = 32;
+// Few rows of x: nothing is expanded in memory. A half-block is 64 bytes, 8 elements of K for the 16 outputs
+// of a tile, and the lanes of a register are outputs. The 32 partial sums of 16 outputs do not fit the
+// registers: a pass takes every second block (avx512), or the even or odd elements of every fourth half-block
+// (avx2), and all passes go over a chunk of the tile while it is in L1; between chunks the sums wait in a
+// buffer. Elements beyond K are left out one by one, since their code 0 would be -0 under a negative scale.
+//   avx512  a lane's code, shifted down, picks code * 2^8 from 16 FP32 numbers by its low four bits
+//   avx2    two byte look-ups make code * 2^8 in BF16, so a lane holds the elements k and k + 2 of an output
+//           and a register four outputs: k and k + 4 side by side, k + 2 and k + 6 in the upper halves
+inline constexpr int64_t few_decoded_rows = 2;   // at most; from 3 on expanding once is cheaper
+inline constexpr int64_t row_chunk_blocks = 32;  // 4 KB of codes; an even number
 inline constexpr int64_t tile_sums = 32 * 16;
 
 #if HWY_TARGET == HWY_AVX3
