@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <optional>
@@ -529,23 +530,25 @@ void add_attention(std::vector<Row>& rows) {
         bool in_l2;
     };
     const Heads small = {9, 3, 64}, large = {32, 8, 128};  // of models of 135 million and 8 billion weights
-    for (const auto& [kernel, heads, queries, first, in_l2] :
+    for (const Case& one :
          {Case{"attention_token", small, 1, 255, true}, Case{"attention_prompt", small, 512, 0, true},
           Case{"attention_token", large, 1, 4095, false}}) {
+        const Heads heads = one.heads;
+        const int64_t queries = one.queries, first = one.first;
         const int64_t positions = first + queries;
-        const double pairs = double(queries * first + queries * (queries + 1) / 2);
+        const double pairs = double(queries * first) + 0.5 * double(queries * (queries + 1));
         const double products = pairs * double(heads.heads * heads.head_dim * 2);
         const double cache = double(positions * heads.kv_heads * heads.head_dim) * 8;
         rows.push_back(
-            {.kernel = kernel,
+            {.kernel = one.kernel,
              .shape = fmt::format("T={} from={} heads={}/{} d={}", queries, first, heads.heads,
                                   heads.kv_heads, heads.head_dim),
              .items = products,
              .unit = "GMAC/s",
-             .work = {.bytes_read = cache, .bytes_written = 0, .int8 = 0, .fp32 = products, .in_l2 = in_l2},
+             .work =
+                 {.bytes_read = cache, .bytes_written = 0, .int8 = 0, .fp32 = products, .in_l2 = one.in_l2},
              .set_bytes = cache,
-             .make = [=, heads = heads, queries = queries, first = first](
-                         const Context&, int64_t sets) -> std::unique_ptr<Operation> {
+             .make = [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
                  return std::make_unique<Attention>(heads, queries, first, sets);
              },
              .note = {}});
