@@ -37,6 +37,10 @@ Work linear_work(const checkpoint::Checkpoint& source, model::Arithmetic arithme
                 work.bytes_read += weights * 0.5625;
                 const bool w4a4 = layer.input_scale && arithmetic != model::Arithmetic::w4a16;
                 (w4a4 ? work.int8 : work.fp32) += positions * weights;
+            } else if (const auto fp8 = source.fp8().find(module); fp8 != source.fp8().end()) {
+                const double weights = double(fp8->second.n * fp8->second.k);
+                work.bytes_read += weights;
+                work.fp32 += positions * weights;
             } else {
                 const bool tied = module == "lm_head" && source.config().tie_word_embeddings;
                 const auto& tensor =
