@@ -69,12 +69,12 @@ def models(results):
         for load in value["loads"]:
             found = {row["test"]: row for row in value["rows"] if row["threads"] == load["threads"]}
             peak = load["first_token_peak_memory_bytes"]
-            rows.append([value["description"], load["threads"]] +
+            rows.append([path.stem.removeprefix("model-"), value["description"], load["threads"]] +
                         [cell for row in found.values() for cell in
                          (f"{row['value']:.0f} +- {row['deviation']:.0f}", percent(row["share"]), row["bound"] or "")] +
                         [f"{load['load_seconds']:.2f}", f"{load['first_token_seconds']:.2f}",
                          "" if peak is None else f"{peak / 2**20:.0f}"])
-    return table(["model", "threads:", "pp512, tokens/s:", "share:", "of", "tg128, tokens/s:", "share:", "of", "load, s:",
+    return table(["file", "what it is", "threads:", "pp512, tokens/s:", "share:", "of", "tg128, tokens/s:", "share:", "of", "load, s:",
                   "first token, s:", "peak, MiB:"], rows)
 
 
@@ -89,6 +89,7 @@ def main():
             "peer-models": (results / "peer-models.md", read),
             "peer-kernels": (results / "peer-kernels.md", read),
             "profile": (results / "profile.md", read),
+            "peer-kernels-avx2": (results / "peer-kernels-avx2.md", read),
             "loaded": (results / "loaded.md", read),
             "instructions": (results / "instructions.md", read)}
     text = document.read_text()
