@@ -5,7 +5,7 @@
 build_packages="g++ cmake ninja-build pkg-config nlohmann-json3-dev libcli11-dev libfmt-dev libpcre2-dev libutf8proc-dev
                 libhwy-dev python3 python3-pip ca-certificates"
 manual_packages="help2man"
-test_packages="libgtest-dev librapidcheck-dev libbenchmark-dev help2man fish zsh"
+test_packages="libgtest-dev librapidcheck-dev libbenchmark-dev help2man fish zsh g++-aarch64-linux-gnu qemu-user"
 fuzz_packages="clang-19 libclang-rt-19-dev"
 lint_packages="clang-19 clang-tidy-19 clang-format-19"
 

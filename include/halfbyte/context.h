@@ -12,9 +12,10 @@
 
 namespace halfbyte {
 
-// Every level gives the same bits; avx512 means AVX-512 (F, BW, CD, DQ, VL) with VNNI.
-enum class CpuLevel { scalar, avx2, avx512 };
-std::string_view name_of(CpuLevel level);  // "scalar", "avx2", "avx512"
+// Every level gives the same bits; avx512 means AVX-512 (F, BW, CD, DQ, VL) with VNNI, neon and neon_dotprod
+// AArch64 without and with the dot product instructions.
+enum class CpuLevel { scalar, avx2, avx512, neon, neon_dotprod };
+std::string_view name_of(CpuLevel level);  // "scalar", "avx2", ...
 
 struct CpuLevelStatus {
     CpuLevel level;

@@ -25,6 +25,10 @@ std::string_view description_of(CpuLevel level) {
             return "AVX2";
         case CpuLevel::avx512:
             return "AVX-512 VNNI";
+        case CpuLevel::neon:
+            return "NEON";
+        case CpuLevel::neon_dotprod:
+            return "NEON, dot products";
     }
     return "?";
 }

@@ -128,8 +128,11 @@ CLI::App* add_command(CLI::App& program, const std::string& name, const std::str
         ->add_option("--threads", common.threads, "Threads to use; all that the process may use by default")
         ->check(CLI::Range(1, 4096))
         ->group(group);
+    std::vector<std::string> levels;
+    for (const CpuLevelStatus& status : cpu_levels()) levels.emplace_back(name_of(status.level));
+    levels.emplace_back("best");
     command->add_option("--cpu-level", common.cpu_level, "Instruction set; every one gives the same bits")
-        ->check(CLI::IsMember({"scalar", "avx2", "avx512", "best"}))
+        ->check(CLI::IsMember(levels))
         ->capture_default_str()
         ->group(group);
     command->add_option("--format", common.format, "Form of the result on stdout")

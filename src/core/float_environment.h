@@ -3,11 +3,33 @@
 #pragma once
 
 #include <cfenv>
+#include <cstdint>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
 namespace halfbyte {
+
+#if defined(__aarch64__)
+
+class FloatEnvironment {
+  public:
+    FloatEnvironment() {
+        // All of FPCR: fesetenv leaves FP16's alternative format, which has no infinities, as it is.
+        __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
+        if (saved_ != 0) __asm__ volatile("msr fpcr, xzr");
+    }
+    ~FloatEnvironment() {
+        if (saved_ != 0) __asm__ volatile("msr fpcr, %0" : : "r"(saved_));
+    }
+    FloatEnvironment(const FloatEnvironment&) = delete;
+    FloatEnvironment& operator=(const FloatEnvironment&) = delete;
+
+  private:
+    uint64_t saved_;
+};
+
+#else
 
 class FloatEnvironment {
   public:
@@ -45,5 +67,7 @@ class FloatEnvironment {
 #endif
     std::fenv_t saved_;
 };
+
+#endif
 
 }  // namespace halfbyte

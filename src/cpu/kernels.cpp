@@ -5,10 +5,14 @@
 #include "core/check.h"
 #include "cpu/operations.h"
 
+#if HWY_ARCH_ARM_A64
+#include <sys/auxv.h>  // with asm/hwcap.h
+#endif
+
 namespace halfbyte::cpu {
 
 std::string_view name_of(Level level) {
-    constexpr std::string_view names[] = {"scalar", "avx2", "avx512"};
+    constexpr std::string_view names[] = {"scalar", "avx2", "avx512", "neon", "neon_dotprod"};
     return names[int(level)];
 }
 
@@ -28,6 +32,7 @@ std::string unsupported_reason(Level level) {
         need(__builtin_cpu_supports("bmi2"), "BMI2");
         need(__builtin_cpu_supports("pclmul") && __builtin_cpu_supports("aes"), "AES");
     }
+    if (level == Level::neon || level == Level::neon_dotprod) return "this build is for x86-64";
     if (level == Level::avx512) {
         need(__builtin_cpu_supports("avx512f"), "AVX-512");
         need(__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
@@ -37,11 +42,27 @@ std::string unsupported_reason(Level level) {
     }
     return missing.empty() ? "" : "the processor or the operating system has no " + missing;
 }
+#elif HWY_ARCH_ARM_A64
+static constexpr Level built[] = {Level::scalar, Level::neon, Level::neon_dotprod};
+
+std::string unsupported_reason(Level level) {
+    if (level == Level::scalar) return "";
+    if (level == Level::avx2 || level == Level::avx512) return "this build is for AArch64";
+    const unsigned long present = getauxval(AT_HWCAP);
+    std::string missing;
+    const auto need = [&](unsigned long bit, const char* name) {
+        if ((present & bit) == 0) missing += (missing.empty() ? "" : ", ") + std::string(name);
+    };
+    need(HWCAP_ASIMD, "NEON");
+    need(HWCAP_AES, "AES");  // Highway's target may use it
+    if (level == Level::neon_dotprod) need(HWCAP_ASIMDDP, "dot products (ASIMDDP)");
+    return missing.empty() ? "" : "the processor or the operating system has no " + missing;
+}
 #else
 static constexpr Level built[] = {Level::scalar};
 
 std::string unsupported_reason(Level level) {
-    return level == Level::scalar ? "" : "this build is not for x86-64";
+    return level == Level::scalar ? "" : "this build is for another processor";
 }
 #endif
 
@@ -82,8 +103,9 @@ const Kernels& kernels(Level level) {
     const std::string reason = unsupported_reason(level);
     check(reason.empty(), ErrorKind::unsupported, "CPU level {}: {}; this machine runs up to {}",
           name_of(level), reason, name_of(best_level()));
-    static const std::array<Kernels, 3> tables = {table_of(Level::scalar), table_of(Level::avx2),
-                                                  table_of(Level::avx512)};
+    static const std::array<Kernels, 5> tables = {table_of(Level::scalar), table_of(Level::avx2),
+                                                  table_of(Level::avx512), table_of(Level::neon),
+                                                  table_of(Level::neon_dotprod)};
     return tables[size_t(level)];
 }
 

@@ -11,7 +11,7 @@
 
 namespace halfbyte::cpu {
 
-enum class Level { scalar, avx2, avx512 };
+enum class Level { scalar, avx2, avx512, neon, neon_dotprod };
 std::string_view name_of(Level level);
 
 // signal[row] = sum of w^2, noise[row] = sum of (w - fl((code * SF) * D))^2, FP64 in order of k.

@@ -57,7 +57,9 @@ void decode_tile(const PackedWeight& w, int64_t tile, const WeightPanel& panel) 
             panel.column(c)[k % 32 / N * panel.pass_stride() + k / 32 * tile_columns * N + k % N] = 0.0f;
 }
 
-#if HWY_TARGET != HWY_EMU128
+#undef HALFBYTE_W4A16_FEW_ROWS
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#define HALFBYTE_W4A16_FEW_ROWS
 
 // Few rows of x: nothing is expanded in memory. A half-block is 64 bytes, 8 elements of K for the 16 outputs
 // of a tile, and the lanes of a register are outputs. The 32 partial sums of 16 outputs do not fit the
@@ -283,7 +285,7 @@ void matmul_w4a16(ThreadPool& pool, const MatmulW4A16Args& args) {
     const PackedWeight& w = *args.w;
     const Epilogue epilogue{args.column_decode, args.bias, args.bias_type, args.d};
     if (args.d.rows == 0) return;
-#if HWY_TARGET != HWY_EMU128
+#ifdef HALFBYTE_W4A16_FEW_ROWS
     if (args.d.rows <= few_decoded_rows) return multiply_rows(pool, args, epilogue);
 #endif
     multiply_blocked(pool, args.x, args.d.cols, epilogue, [&](const WeightPanel& panel, int64_t n, int64_t) {

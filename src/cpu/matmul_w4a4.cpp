@@ -8,6 +8,8 @@
 // the sum starts at -12 * (sum of the other side).
 //   avx512  vpdpbusd
 //   avx2    vpmaddubsw; four of its sums of pairs stay below 2^15
+//   neon    signed by signed, so nothing is raised: sdot where the processor has it (neon_dotprod), else
+//           multiplications to 16 bits, which hold the sum of four
 //   scalar  16-bit multiplications and additions: the sum of 16 products is at most 2304
 // Two orders of work. Up to `direct_rows` rows, which is decoding tokens, read the weights once, from memory
 // to registers, with w raised. For more rows a strip of outputs x 64 blocks (a chain) of weights is decoded
@@ -51,11 +53,25 @@ inline constexpr int direct_rows = N == 16 ? 8 : 4;
 inline constexpr int64_t pass_rows =
     128;  // their chain sums wait in a buffer while a strip's chains are walked through
 
-inline constexpr int raise = 12;  // makes a doubled code unsigned
+inline constexpr int raise = HWY_TARGET == HWY_NEON ? 0 : 12;  // 12 makes a doubled code unsigned
 
-// Twice the value of each code, and the same raised.
-alignas(16) inline constexpr uint8_t doubled_plus_12[16] = {12, 13, 14, 15, 16, 18, 20, 24,
-                                                            12, 11, 10, 9,  8,  6,  4,  0};
+// Twice the value of each code, raised.
+alignas(16) inline constexpr uint8_t raised_codes[16] = {raise,
+                                                         raise + 1,
+                                                         raise + 2,
+                                                         raise + 3,
+                                                         raise + 4,
+                                                         raise + 6,
+                                                         raise + 8,
+                                                         raise + 12,
+                                                         raise,
+                                                         uint8_t(raise - 1),
+                                                         uint8_t(raise - 2),
+                                                         uint8_t(raise - 3),
+                                                         uint8_t(raise - 4),
+                                                         uint8_t(raise - 6),
+                                                         uint8_t(raise - 8),
+                                                         uint8_t(raise - 12)};
 
 // The quantised rows, unpacked once per call. Rows go in groups of R (group_rows, or direct_rows; the last
 // one smaller); inside a group everything of one block lies together: codes [R][16], doubled and raised for
@@ -95,7 +111,7 @@ void unpack_group(const NvFp4View& a, int64_t first, int R, bool direct, const A
             const auto even = hn::BitCast(d32, hn::And(v, hn::Set(d8, 15))),
                        odd = hn::BitCast(d32, hn::ShiftRight<4>(v));
             const auto ordered = hn::BitCast(d8, hn::InterleaveLower(d32, even, odd));
-            const auto raised = hn::TableLookupBytes(hn::Load(d8, doubled_plus_12), ordered);
+            const auto raised = hn::TableLookupBytes(hn::Load(d8, raised_codes), ordered);
             const auto lowered = hn::Sub(raised, hn::Set(d8, raise));
             // The raised side is the weights' in the direct order.
             hn::StoreU(direct ? lowered : raised, d8, out.codes.get() + place * 16);
@@ -131,14 +147,14 @@ void decode_chain(const PackedWeight& w, int64_t strip, int64_t first, int64_t b
             for (int j = 0; j < 4; j++)
                 for (int n = 0; n < tile_outputs; n++) {
                     const uint8_t pair = codes[b * 128 + half * 64 + n * 4 + j];
-                    out.codes[b][half * 8 + j][n] = int16_t(doubled_plus_12[pair & 15] - raise);
-                    out.codes[b][half * 8 + 4 + j][n] = int16_t(doubled_plus_12[pair >> 4] - raise);
+                    out.codes[b][half * 8 + j][n] = int16_t(raised_codes[pair & 15] - raise);
+                    out.codes[b][half * 8 + 4 + j][n] = int16_t(raised_codes[pair >> 4] - raise);
                 }
         for (int n = 0; n < tile_outputs; n++) out.scales[b][n] = weight_scales[scales[b * 16 + n]];
     }
 }
 
-template <int R>
+template <int R, bool dotprod>
 void multiply_chain(const DecodedChain& w, int64_t blocks, const uint8_t* a, const float* scales,
                     float (*sums)[strip_outputs]) {
     for (int r = 0; r < R; r++) {
@@ -163,11 +179,33 @@ void multiply_chain(const DecodedChain& w, int64_t blocks, const uint8_t* a, con
 using Bytes = hn::ScalableTag<uint8_t>;
 using Ints = hn::Vec<I32>;
 
-// start + the sums of four products of u (unsigned) and s (signed) in each lane, four times: one block.
+// start + the sums of four products of u (unsigned, signed in NEON) and s (signed) in each lane, four times:
+// one block. dotprod: of the level neon_dotprod.
+template <bool dotprod>
 HWY_INLINE Ints add_block(Ints start, const hn::Vec<Bytes> (&u)[4], const hn::Vec<Bytes> (&s)[4]) {
 #if HWY_TARGET == HWY_AVX3
     for (int i = 0; i < 4; i++) start.raw = _mm512_dpbusd_epi32(start.raw, u[i].raw, s[i].raw);
     return start;
+#elif HWY_TARGET == HWY_NEON
+    if constexpr (dotprod) {
+        // By name: for the intrinsic, all that it is inlined into would have to be compiled for this
+        // instruction.
+        for (int i = 0; i < 4; i++)
+            asm(".arch armv8.2-a+crypto+dotprod\n\tsdot %0.4s, %1.16b, %2.16b"
+                : "+w"(start.raw)
+                : "w"(u[i].raw), "w"(s[i].raw));
+        return start;
+    } else {
+        int8x16_t a[4], b[4];
+        for (int i = 0; i < 4; i++)
+            a[i] = vreinterpretq_s8_u8(u[i].raw), b[i] = vreinterpretq_s8_u8(s[i].raw);
+        int16x8_t lower = vmull_s8(vget_low_s8(a[0]), vget_low_s8(b[0])), upper = vmull_high_s8(a[0], b[0]);
+        for (int i = 1; i < 4; i++) {
+            lower = vmlal_s8(lower, vget_low_s8(a[i]), vget_low_s8(b[i]));
+            upper = vmlal_high_s8(upper, a[i], b[i]);
+        }
+        return Ints{vpadalq_s16(start.raw, vpaddq_s16(lower, upper))};
+    }
 #else
     __m256i pairs[4];
     for (int i = 0; i < 4; i++) pairs[i] = _mm256_maddubs_epi16(u[i].raw, s[i].raw);
@@ -225,18 +263,19 @@ struct DecodedChain {
 
 void decode_chain(const PackedWeight& w, int64_t strip, int64_t first, int64_t blocks, DecodedChain& out) {
     const Bytes d8;
-    const auto table = hn::Sub(hn::LoadDup128(d8, doubled_plus_12), hn::Set(d8, raise));
+    const auto table = hn::Sub(hn::LoadDup128(d8, raised_codes), hn::Set(d8, raise));
     for (int n = 0; n < strip_outputs; n += N) {
         // A strip that is half beyond the last tile repeats it.
-        const int64_t tile = std::min((strip * strip_outputs + n) / tile_outputs, w.tiles() - 1);
-        const uint8_t* codes = &w.codes[size_t((tile * w.blocks() + first) * 128)] + n % tile_outputs * 4;
-        const uint8_t* scales = &w.block_scales[size_t((tile * w.blocks() + first) * 16)] + n % tile_outputs;
+        const int64_t output = strip * strip_outputs + n, in_tile = output % tile_outputs,
+                      tile = std::min(output / tile_outputs, w.tiles() - 1);
+        const uint8_t* codes = &w.codes[size_t((tile * w.blocks() + first) * 128)] + in_tile * 4;
+        const uint8_t* scales = &w.block_scales[size_t((tile * w.blocks() + first) * 16)] + in_tile;
         for (int64_t b = 0; b < blocks; b++) {
             hn::Vec<Bytes> found[4];
             look_up(table, codes + b * 128, found);
             for (int i = 0; i < 4; i++) hn::Store(found[i], d8, out.codes[b][i] + 4 * n);
             const auto twelve = hn::Set(d8, raise);
-            const auto raised = add_block(hn::Zero(I32()), {twelve, twelve, twelve, twelve}, found);
+            const auto raised = add_block<false>(hn::Zero(I32()), {twelve, twelve, twelve, twelve}, found);
             hn::Store(hn::Neg(raised), I32(), out.offsets[b] + n);
             store(decode_scales<true>(scales + b * 16), out.scales[b] + n);
         }
@@ -244,7 +283,7 @@ void decode_chain(const PackedWeight& w, int64_t strip, int64_t first, int64_t b
 }
 
 // Adds one chain, a sequence of FP32 additions from +0, to sums [R][strip_outputs].
-template <int R>
+template <int R, bool dotprod>
 void multiply_chain(const DecodedChain& w, int64_t blocks, const uint8_t* a, const float* scales,
                     float (*sums)[strip_outputs]) {
     const Bytes d8;
@@ -259,7 +298,7 @@ void multiply_chain(const DecodedChain& w, int64_t blocks, const uint8_t* a, con
             for (int half = 0; half < 2; half++) {
                 hn::Vec<Bytes> other[4];
                 for (int i = 0; i < 4; i++) other[i] = hn::Load(d8, w.codes[b][i] + half * 4 * N);
-                const auto sum = add_block(hn::Load(I32(), w.offsets[b] + half * N), four, other);
+                const auto sum = add_block<dotprod>(hn::Load(I32(), w.offsets[b] + half * N), four, other);
                 chain[r][half] =
                     add_to_chain(chain[r][half], sum, hn::Load(F32(), w.scales[b] + half * N), SFa);
             }
@@ -284,11 +323,11 @@ bool any_nan(const uint8_t* scales, int64_t count) {
 }
 
 // sums [R][16] of one tile and all of K, with the weights on their way from memory.
-template <int R, bool has_nan>
+template <int R, bool has_nan, bool dotprod>
 void multiply_direct(const PackedWeight& w, int64_t tile, const Activations& a, float (*sums)[tile_outputs]) {
     constexpr int vectors = tile_outputs / N;
     constexpr int64_t ahead = 4096;  // bytes of codes: a core waits for memory as long as it takes for these
-    const auto table = hn::LoadDup128(Bytes(), doubled_plus_12);
+    const auto table = hn::LoadDup128(Bytes(), raised_codes);
     const int64_t blocks = w.blocks();
     const uint8_t* codes = w.codes.data() + tile * blocks * 128;
     const uint8_t* scales = w.block_scales.data() + tile * blocks * 16;
@@ -314,7 +353,8 @@ void multiply_direct(const PackedWeight& w, int64_t tile, const Activations& a, 
                     const uint8_t* row = a.codes.get() + (b * R + r) * 16;
                     const hn::Vec<Bytes> four[4] = {broadcast_four(row), broadcast_four(row + 4),
                                                     broadcast_four(row + 8), broadcast_four(row + 12)};
-                    const auto sum = add_block(hn::Set(I32(), a.offsets[size_t(b * R + r)]), found, four);
+                    const auto sum =
+                        add_block<dotprod>(hn::Set(I32(), a.offsets[size_t(b * R + r)]), found, four);
                     chain[r][v] = add_to_chain(chain[r][v], sum, SFw, set(a.scales[size_t(b * R + r)]));
                 }
             }
@@ -327,17 +367,17 @@ void multiply_direct(const PackedWeight& w, int64_t tile, const Activations& a, 
 }
 
 // All rows, at most R, of one tile.
-template <int R>
+template <int R, bool dotprod>
 void multiply_tile(const MatmulW4A4Args& args, const Activations& a, int64_t tile) {
     if constexpr (R > 1)
-        if (args.d.rows < R) return multiply_tile<R - 1>(args, a, tile);
+        if (args.d.rows < R) return multiply_tile<R - 1, dotprod>(args, a, tile);
     const PackedWeight& w = *args.w;
     alignas(64) float sums[R][tile_outputs];
     const int64_t scales = w.blocks() * tile_outputs;
     if (any_nan(w.block_scales.data() + tile * scales, scales))
-        multiply_direct<R, true>(w, tile, a, sums);
+        multiply_direct<R, true, dotprod>(w, tile, a, sums);
     else
-        multiply_direct<R, false>(w, tile, a, sums);
+        multiply_direct<R, false, dotprod>(w, tile, a, sums);
     const int64_t n = tile * tile_outputs, columns = std::min<int64_t>(tile_outputs, args.d.cols - n);
     for (int r = 0; r < R; r++) finish(args, r, n, columns, sums[r]);
 }
@@ -345,15 +385,15 @@ void multiply_tile(const MatmulW4A4Args& args, const Activations& a, int64_t til
 #endif
 
 // Rows m..m+rows of one chain, in groups of R; R counts down to the rows that are left.
-template <int R = group_rows>
+template <bool dotprod, int R = group_rows>
 void multiply_groups(const DecodedChain& w, int64_t first_block, int64_t chain, int64_t all_blocks,
                      const Activations& a, int64_t m, int64_t rows, float (*sums)[strip_outputs]) {
     for (; rows >= R; m += R, rows -= R, sums += R) {
         const int64_t place = m * all_blocks + first_block * R;
-        multiply_chain<R>(w, chain, a.codes.get() + place * 16, a.scales.get() + place, sums);
+        multiply_chain<R, dotprod>(w, chain, a.codes.get() + place * 16, a.scales.get() + place, sums);
     }
     if constexpr (R > 1)
-        if (rows > 0) multiply_groups<R - 1>(w, first_block, chain, all_blocks, a, m, rows, sums);
+        if (rows > 0) multiply_groups<dotprod, R - 1>(w, first_block, chain, all_blocks, a, m, rows, sums);
 }
 
 // A strip writes one or two cache lines of each row: fetched while the last chain is multiplied.
@@ -363,6 +403,7 @@ void prepare_to_write(const Matrix& d, int64_t m, int64_t rows, int64_t n) {
     });
 }
 
+template <bool dotprod>
 void multiply_strip(const MatmulW4A4Args& args, const Activations& a, int64_t strip) {
     const PackedWeight& w = *args.w;
     const int64_t blocks = w.blocks(), M = args.d.rows, n = strip * strip_outputs;
@@ -376,15 +417,14 @@ void multiply_strip(const MatmulW4A4Args& args, const Activations& a, int64_t st
             const int64_t chain = std::min(chain_blocks, blocks - first);
             if (m == 0 || blocks > chain_blocks) decode_chain(w, strip, first, chain, decoded);
             if (first + chain == blocks) prepare_to_write(args.d, m, rows, n);
-            multiply_groups(decoded, first, chain, blocks, a, m, rows, sums);
+            multiply_groups<dotprod>(decoded, first, chain, blocks, a, m, rows, sums);
         }
         for (int64_t r = 0; r < rows; r++) finish(args, m + r, n, columns, sums[r]);
     }
 }
 
-}  // namespace
-
-void matmul_w4a4(ThreadPool& pool, const MatmulW4A4Args& args) {
+template <bool dotprod>
+void multiply_all(ThreadPool& pool, const MatmulW4A4Args& args) {
     const int64_t M = args.d.rows, blocks = args.a.shape.blocks(), k = args.a.shape.k;
     if (M == 0) return;
     const bool direct = M <= direct_rows;
@@ -400,9 +440,9 @@ void matmul_w4a4(ThreadPool& pool, const MatmulW4A4Args& args) {
                          direct, a);
     });
 #if HWY_TARGET == HWY_EMU128
-    const auto multiply = multiply_strip;
+    const auto multiply = multiply_strip<dotprod>;
 #else
-    const auto multiply = direct ? multiply_tile<direct_rows> : multiply_strip;
+    const auto multiply = direct ? multiply_tile<direct_rows, dotprod> : multiply_strip<dotprod>;
 #endif
     const int64_t outputs = direct ? tile_outputs : strip_outputs;
     const int64_t pieces = (args.d.cols + outputs - 1) / outputs;
@@ -411,6 +451,18 @@ void matmul_w4a4(ThreadPool& pool, const MatmulW4A4Args& args) {
                           for (int64_t piece = begin; piece < end; piece++) multiply(args, a, piece);
                       });
 }
+
+}  // namespace
+
+void matmul_w4a4(ThreadPool& pool, const MatmulW4A4Args& args) {
+    multiply_all<false>(pool, args);
+}
+
+#if HWY_TARGET == HWY_NEON
+void matmul_w4a4_dotprod(ThreadPool& pool, const MatmulW4A4Args& args) {
+    multiply_all<true>(pool, args);
+}
+#endif
 
 }  // namespace halfbyte::cpu::HWY_NAMESPACE
 #if HWY_TARGET == HWY_AVX3
@@ -421,6 +473,11 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace halfbyte::cpu {
+#if HWY_ARCH_ARM_A64
+const PerLevel<Kernel<MatmulW4A4Args>> matmul_w4a4_levels = {
+    &N_EMU128::matmul_w4a4, nullptr, nullptr, &N_NEON::matmul_w4a4, &N_NEON::matmul_w4a4_dotprod};
+#else
 const PerLevel<Kernel<MatmulW4A4Args>> matmul_w4a4_levels = HALFBYTE_PER_LEVEL(matmul_w4a4);
+#endif
 }  // namespace halfbyte::cpu
 #endif

@@ -10,12 +10,14 @@ namespace halfbyte::cpu {
 
 // One kernel at every level, in the order of Level; null where the level is not built.
 template <typename Function>
-using PerLevel = std::array<Function*, 3>;
+using PerLevel = std::array<Function*, 5>;
 
 #if HWY_ARCH_X86_64
-#define HALFBYTE_PER_LEVEL(f) {&N_EMU128::f, &N_AVX2::f, &N_AVX3::f}
+#define HALFBYTE_PER_LEVEL(f) {&N_EMU128::f, &N_AVX2::f, &N_AVX3::f, nullptr, nullptr}
+#elif HWY_ARCH_ARM_A64
+#define HALFBYTE_PER_LEVEL(f) {&N_EMU128::f, nullptr, nullptr, &N_NEON::f, &N_NEON::f}
 #else
-#define HALFBYTE_PER_LEVEL(f) {&N_EMU128::f, nullptr, nullptr}
+#define HALFBYTE_PER_LEVEL(f) {&N_EMU128::f, nullptr, nullptr, nullptr, nullptr}
 #endif
 
 }  // namespace halfbyte::cpu

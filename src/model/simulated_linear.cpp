@@ -129,6 +129,8 @@ Level level_of([[maybe_unused]] CpuLevel level) {
 #if HWY_ARCH_X86
     if (level == CpuLevel::avx512) return {N_AVX3::sum_w4a4, N_AVX3::sum_w4a16};
     if (level == CpuLevel::avx2) return {N_AVX2::sum_w4a4, N_AVX2::sum_w4a16};
+#elif HWY_ARCH_ARM_A64
+    if (level != CpuLevel::scalar) return {N_NEON::sum_w4a4, N_NEON::sum_w4a16};
 #endif
     return {N_EMU128::sum_w4a4, N_EMU128::sum_w4a16};
 }
