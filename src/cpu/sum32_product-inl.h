@@ -218,7 +218,8 @@ HWY_INLINE void multiply_in_place(const float* x, const W* const (&w)[C], int64_
 template <int R, typename W>
 void multiply_few_rows(const float* x, const W* w, int64_t w_stride, int64_t K, int64_t begin, int64_t end,
                        const Epilogue& epilogue) {
-    constexpr int C = few_rows / R > 1 ? 2 : 1;
+    // 8 to 12 registers of sums: so many fma are on their way at a time.
+    constexpr int C = R == 1 ? (N == 16 ? 4 : 2) : R == 2 && N == 16 ? 2 : 1;
     // The tile after the next, unless that is so far that it would be gone from L1 before it is read.
     const int64_t ahead = std::min<int64_t>(2 * C * w_stride, 8192 / int64_t(sizeof(W)));
     for (int64_t n = begin; n < end; n += N) {
