@@ -1,5 +1,5 @@
 // What quantising lost, for a checkpoint's report: for each row signal = sum of w^2 and noise = sum of (w -
-// y)^2, y = fl((code * SF) * D), in FP64 and in order of k. Four rows stand side by side in a vector, so that
+// y)^2, y = fl((code * SF) * D), in FP64 and in order of k. Rows stand side by side in a vector, so that
 // the order of each is kept.
 #include "cpu/targets.h"
 
@@ -18,12 +18,12 @@ HWY_BEFORE_NAMESPACE();
 namespace halfbyte::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int rows_at_once = 4;
-using F64 = hn::CappedTag<double, rows_at_once>;
-constexpr int F64_lanes = HWY_LANES(double) < rows_at_once ? HWY_LANES(double) : rows_at_once;
+constexpr int quad = 4, quads = 2, rows_at_once = quad * quads;
+using F64 = hn::CappedTag<double, quad>;
+constexpr int F64_lanes = HWY_LANES(double) < quad ? HWY_LANES(double) : quad;
 constexpr int F64_vectors = rows_at_once / F64_lanes;
 
-// Rows row..row+3; behind the last one its values stand again, and what they give is not written.
+// Rows row..row+7; behind the last one its values stand again, and what they give is not written.
 template <typename T>
 void add_rows(const DecodeErrorArgs& args, const T* w, int64_t row) {
     const NvFp4Shape& shape = args.a.shape;
@@ -32,28 +32,47 @@ void add_rows(const DecodeErrorArgs& args, const T* w, int64_t row) {
     const hn::Rebind<float, F64> d32;
     hn::Vec<F64> signal[F64_vectors], noise[F64_vectors];
     for (int j = 0; j < F64_vectors; j++) signal[j] = noise[j] = hn::Zero(d64);
+    const T* source[rows_at_once];
+    const uint8_t* codes[rows_at_once];
+    const uint8_t* scales[rows_at_once];  // of four blocks: in every layout they lie side by side
+    for (int r = 0; r < rows_at_once; r++) {
+        const int64_t at = std::min(row + r, shape.rows - 1);
+        source[r] = w + at * args.w.stride;
+        codes[r] = args.a.codes + at * (shape.padded_k / 2);
+    }
     for (int64_t block = 0; block < shape.blocks(); block++) {
-        float values[rows_at_once][16], decoded[rows_at_once][16];
+        if (block % 4 == 0)
+            for (int r = 0; r < rows_at_once; r++)
+                scales[r] =
+                    args.a.block_scales + scale_offset(shape.layout, std::min(row + r, shape.rows - 1), block,
+                                                       shape.padded_blocks());
         const int64_t present = std::min<int64_t>(16, shape.k - block * 16);
-        for (int r = 0; r < rows_at_once; r++) {
-            const int64_t at = std::min(row + r, shape.rows - 1);
-            decode_block(args.a.codes + at * (shape.padded_k / 2) + block * 8,
-                         args.a.block_scales[scale_offset(shape.layout, at, block, shape.padded_blocks())],
-                         decoded[r]);
-            widen(w + at * args.w.stride + block * 16, present, values[r], 16, 0.0f);
-        }
-        float columns[2][16 * rows_at_once];  // [k][row] of w and of y
-        for (int i = 0; i < 16; i += N) {
-            const auto v = [&](int r) HWY_ATTR { return load(values[r] + i); };
-            const auto y = [&](int r) HWY_ATTR { return hn::Mul(load(decoded[r] + i), D); };
-            hn::StoreInterleaved4(v(0), v(1), v(2), v(3), F32(), columns[0] + i * rows_at_once);
-            hn::StoreInterleaved4(y(0), y(1), y(2), y(3), F32(), columns[1] + i * rows_at_once);
+        float columns[2][quads][16 * quad];  // [k][row] of w and of y
+        for (int q = 0; q < quads; q++) {
+            T rest[quad][16];
+            const T* values[quad];
+            float decoded[quad][16];
+            for (int r = 0; r < quad; r++) {
+                const int from = q * quad + r;
+                decode_block(codes[from] + block * 8, scales[from][block % 4], decoded[r]);
+                values[r] = source[from] + block * 16;
+                if (present == 16) continue;
+                for (int64_t i = 0; i < 16; i++) rest[r][i] = values[r][std::min(i, present - 1)];
+                values[r] = rest[r];
+            }
+            for (int i = 0; i < 16; i += N) {
+                const auto v = [&](int r) HWY_ATTR { return load(values[r] + i); };
+                const auto y = [&](int r) HWY_ATTR { return hn::Mul(load(decoded[r] + i), D); };
+                hn::StoreInterleaved4(v(0), v(1), v(2), v(3), F32(), columns[0][q] + i * quad);
+                hn::StoreInterleaved4(y(0), y(1), y(2), y(3), F32(), columns[1][q] + i * quad);
+            }
         }
         for (int64_t k = 0; k < present; k++) {
             for (int j = 0; j < F64_vectors; j++) {
-                const int64_t place = k * rows_at_once + j * F64_lanes;
-                const auto value = hn::PromoteTo(d64, hn::LoadU(d32, columns[0] + place));
-                const auto error = hn::Sub(value, hn::PromoteTo(d64, hn::LoadU(d32, columns[1] + place)));
+                const int q = j * F64_lanes / quad;
+                const int64_t place = k * quad + j * F64_lanes % quad;
+                const auto value = hn::PromoteTo(d64, hn::LoadU(d32, columns[0][q] + place));
+                const auto error = hn::Sub(value, hn::PromoteTo(d64, hn::LoadU(d32, columns[1][q] + place)));
                 signal[j] = hn::Add(signal[j], hn::Mul(value, value));
                 noise[j] = hn::Add(noise[j], hn::Mul(error, error));
             }
