@@ -138,4 +138,30 @@ TEST(FusedQuantize, RmsNormHasTheReferencesBytesAndResidual) {
     });
 }
 
+// x' in FP32, as products quantise it; rows enough for tiles of a given matrix.
+TEST(FusedQuantize, TransformHasTheReferencesBytes) {
+    const OwnedMatrix T = random_matrix(16, 16, DType::bf16, 6);
+    for (const BlockTransform& t :
+         {BlockTransform{.n = 16, .scale = 0.25f}, BlockTransform{.n = 128, .scale = 0.5f},
+          BlockTransform{.n = 16, .matrix = T.data(), .matrix_type = DType::bf16}}) {
+        uint64_t seed = 0;
+        for (const auto& [rows, blocks] : {std::pair<int64_t, int64_t>(0, 1), {1, 5}, {33, 3}, {300, 9}}) {
+            for (const Scale scale : all_scales) {
+                const int64_t k = blocks * t.n;
+                if (rows == 0 && (scale == Scale::per_row || scale == Scale::dynamic_per_row)) continue;
+                NvFp4Shape shape = NvFp4Shape::of(rows, k, ScaleLayout(++seed % 3));
+                if (seed % 2 == 0) shape.padded_rows += 3, shape.padded_k += 48;
+                const OwnedMatrix x = with_specials(rows, k, types[seed % 3], seed);
+                expect_reference(rows, k, DType::f32, shape, scale, nullptr,
+                                 [&](const cpu::Kernels* kernels, ThreadPool* pool,
+                                     const QuantizeArgs& quantize, const Matrix&) {
+                                     const TransformQuantizeArgs args{x.input(), t, quantize};
+                                     kernels == nullptr ? reference::transform_quantize(args)
+                                                        : cpu::transform_quantize(*kernels, *pool, args);
+                                 });
+            }
+        }
+    }
+}
+
 }  // namespace halfbyte::test
