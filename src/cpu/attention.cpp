@@ -256,8 +256,7 @@ void weigh_all_rows(const Rows& rows, int64_t r, int64_t count, int64_t first_co
         if (r < count) weigh_all_rows<smaller_tile(R)>(rows, r, count, first_column);
 }
 
-inline constexpr int64_t packed_rows = 4 * tile_rows;  // from which transposing the values pays,
-inline constexpr int64_t packed_positions = 256;       // and up to which it pays for any number of rows
+inline constexpr int64_t packed_rows = 4 * tile_rows;  // from which transposing the values pays
 
 // Query positions first..first+queries of the heads that read head `kv` of keys and values.
 void attend(const AttentionArgs& args, int64_t kv, int64_t first, int64_t queries) {
@@ -297,7 +296,7 @@ void attend(const AttentionArgs& args, int64_t kv, int64_t first, int64_t querie
         std::fill(e + positions[size_t(r)], e + steps * 32, -0.0f);
     }
     int64_t column = 0;
-    if (count >= packed_rows || visible <= packed_positions)
+    if (count >= packed_rows)
         for (; column + value_columns <= d; column += value_columns) {
             pack_values(rows, column, visible, steps, packed);
             weigh_packed(rows, 0, count, packed, steps, column);
