@@ -45,16 +45,19 @@ HWY_INLINE void decode_16(hn::Vec<Bytes16> codes, float scale, float* out, [[may
 
 #if HWY_TARGET != HWY_EMU128
 // SF * 2^-8 of N bytes. An E4M3 byte's exponent and mantissa, read as FP16, are the value times 2^-8 (biases
-// 7 and 15); 0x7F is NaN in one and 1.875 in the other.
+// 7 and 15); 0x7F is NaN in one and 1.875 in the other. Without may_be_nan there must be none.
+template <bool may_be_nan = true>
 HWY_INLINE V decode_scales(const uint8_t* bytes) {
-    const hn::Rebind<uint16_t, F32> d16;
-    const hn::Rebind<uint8_t, F32> d8;
-    const auto wide = hn::PromoteTo(d16, hn::LoadU(d8, bytes));
-    const auto magnitude = hn::And(hn::ShiftLeft<7>(wide), hn::Set(d16, 0x3F80));
-    const auto sign = hn::And(hn::ShiftLeft<8>(wide), hn::Set(d16, 0x8000));
-    const auto nan = hn::VecFromMask(d16, hn::Eq(magnitude, hn::Set(d16, 0x3F80)));
+    const hn::Rebind<int16_t, F32> d16;
+    const hn::Rebind<int8_t, F32> d8;
+    const auto wide = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(bytes)));
+    auto bits = hn::And(hn::ShiftLeft<7>(wide), hn::Set(d16, int16_t(0xBF80)));
+    if constexpr (may_be_nan) {
+        const auto all = hn::Set(d16, 0x3F80);
+        bits = hn::Or(bits, hn::VecFromMask(d16, hn::Eq(hn::And(bits, all), all)));
+    }
     const hn::Rebind<hwy::float16_t, F32> f16;
-    return hn::PromoteTo(F32(), hn::BitCast(f16, hn::Or(hn::Or(magnitude, sign), nan)));
+    return hn::PromoteTo(F32(), hn::BitCast(f16, bits));
 }
 #endif
 

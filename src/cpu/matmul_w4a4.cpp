@@ -27,6 +27,7 @@
 #include <cstring>
 #include <memory>
 
+#include "cpu/decode-inl.h"
 #include "cpu/epilogue-inl.h"
 #include "cpu/scale_table.h"
 #include "cpu/vectors-inl.h"
@@ -180,7 +181,7 @@ using Bytes = hn::ScalableTag<uint8_t>;
 using Ints = hn::Vec<I32>;
 
 // start + the sums of four products of u (unsigned, signed in NEON) and s (signed) in each lane, four times:
-// one block. dotprod: of the level neon_dotprod.
+// one block. dotprod: by sdot of the level neon_dotprod, or AVX-VNNI's vpdpbusd in the level avx2.
 template <bool dotprod>
 HWY_INLINE Ints add_block(Ints start, const hn::Vec<Bytes> (&u)[4], const hn::Vec<Bytes> (&s)[4]) {
 #if HWY_TARGET == HWY_AVX3
@@ -207,6 +208,11 @@ HWY_INLINE Ints add_block(Ints start, const hn::Vec<Bytes> (&u)[4], const hn::Ve
         return Ints{vpadalq_s16(start.raw, vpaddq_s16(lower, upper))};
     }
 #else
+    if constexpr (dotprod) {
+        for (int i = 0; i < 4; i++)  // by name, too
+            asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(start.raw) : "x"(u[i].raw), "x"(s[i].raw));
+        return start;
+    }
     __m256i pairs[4];
     for (int i = 0; i < 4; i++) pairs[i] = _mm256_maddubs_epi16(u[i].raw, s[i].raw);
     const __m256i sum =
@@ -225,22 +231,6 @@ HWY_INLINE hn::Vec<Bytes> broadcast_four(const uint8_t* codes) {
 // fl(chain + sum * SFw * SFa): the product is exact, so there is one rounding.
 HWY_INLINE V add_to_chain(V chain, Ints sum, V SFw, V SFa) {
     return fma(hn::ConvertTo(F32(), sum), hn::Mul(SFw, SFa), chain);
-}
-
-// SFw * 2^-8 of N weight scales: an E4M3 byte's exponent and mantissa, read as FP16, are the value times 2^-8
-// (biases 7 and 15). 0x7F is NaN in E4M3 and 1.875 in FP16.
-template <bool has_nan>
-HWY_INLINE V decode_scales(const uint8_t* bytes) {
-    const hn::Rebind<int16_t, F32> d16;
-    const hn::Rebind<int8_t, F32> d8;
-    const auto wide = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(bytes)));
-    auto bits = hn::And(hn::ShiftLeft<7>(wide), hn::Set(d16, int16_t(0xBF80)));
-    if constexpr (has_nan) {
-        const auto magnitude = hn::And(bits, hn::Set(d16, 0x3F80));
-        bits = hn::Or(bits, hn::VecFromMask(d16, hn::Eq(magnitude, hn::Set(d16, 0x3F80))));
-    }
-    const hn::Rebind<hwy::float16_t, F32> f16;
-    return hn::PromoteTo(F32(), hn::BitCast(f16, bits));
 }
 
 // The codes of one block and N outputs, looked up in `table`.
@@ -277,7 +267,7 @@ void decode_chain(const PackedWeight& w, int64_t strip, int64_t first, int64_t b
             const auto twelve = hn::Set(d8, raise);
             const auto raised = add_block<false>(hn::Zero(I32()), {twelve, twelve, twelve, twelve}, found);
             hn::Store(hn::Neg(raised), I32(), out.offsets[b] + n);
-            store(decode_scales<true>(scales + b * 16), out.scales[b] + n);
+            store(decode_scales(scales + b * 16), out.scales[b] + n);
         }
     }
 }
@@ -455,6 +445,10 @@ void multiply_all(ThreadPool& pool, const MatmulW4A4Args& args) {
 }  // namespace
 
 void matmul_w4a4(ThreadPool& pool, const MatmulW4A4Args& args) {
+#if HWY_TARGET == HWY_AVX2
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avxvnni")) return multiply_all<true>(pool, args);
+#endif
     multiply_all<false>(pool, args);
 }
 
