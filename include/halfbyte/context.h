@@ -62,10 +62,13 @@ void silu_mul_quantize(const Context& context, const SiluMulQuantizeArgs& args);
 // rms_norm and quantize in one, without writing y; the residual is written back.
 void rms_norm_quantize(const Context& context, const RmsNormQuantizeArgs& args);
 // The weights [n, k] as the products read them. Needs no padding of w to hold zeros.
-PackedWeight pack_weight(const Context& context, const NvFp4View& w);
+// `memory` is where the result lies: it must live longer.
+PackedWeight pack_weight(const Context& context, const NvFp4View& w,
+                         std::pmr::memory_resource* memory = std::pmr::get_default_resource());
 // The same of several weights [n_i, k], one below the other: layers that share an input (q/k/v, gate/up) as
 // one.
-PackedWeight pack_weight(const Context& context, std::span<const NvFp4View> parts);
+PackedWeight pack_weight(const Context& context, std::span<const NvFp4View> parts,
+                         std::pmr::memory_resource* memory = std::pmr::get_default_resource());
 // d[M, N] = a[M, K] w[N, K]^T, both NVFP4.
 void matmul_w4a4(const Context& context, const MatmulW4A4Args& args);
 // d[M, N] = x[M, K] w[N, K]^T, x BF16, FP16 or FP32, w NVFP4.

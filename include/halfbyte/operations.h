@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory_resource>
 #include <vector>
 
 #include "halfbyte/dtype.h"
@@ -162,7 +163,7 @@ struct TransformQuantizeArgs {
 // No code or scale of the logical matrix is lost.
 struct PackedWeight {
     int64_t n = 0, k = 0;
-    std::vector<uint8_t> codes, block_scales;
+    std::pmr::vector<uint8_t> codes, block_scales;
     int64_t blocks() const { return (k + 15) / 16; }
     int64_t tiles() const { return (n + 15) / 16; }
 };

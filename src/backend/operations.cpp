@@ -57,11 +57,12 @@ void rms_norm_quantize(const Context& context, const RmsNormQuantizeArgs& args) 
     cpu::rms_norm_quantize(kernels(context), pool_of(context), args);
 }
 
-PackedWeight pack_weight(const Context& context, const NvFp4View& w) {
-    return pack_weight(context, {&w, 1});
+PackedWeight pack_weight(const Context& context, const NvFp4View& w, std::pmr::memory_resource* memory) {
+    return pack_weight(context, {&w, 1}, memory);
 }
 
-PackedWeight pack_weight(const Context& context, std::span<const NvFp4View> parts) {
+PackedWeight pack_weight(const Context& context, std::span<const NvFp4View> parts,
+                         std::pmr::memory_resource* memory) {
     for (const NvFp4View& part : parts) {
         check_view("pack_weight", "w", part);
         check(
@@ -69,7 +70,7 @@ PackedWeight pack_weight(const Context& context, std::span<const NvFp4View> part
             "pack_weight: part {} has K = {}, the first one has K = {}; parts that share an input are needed",
             &part - parts.data(), part.shape.k, parts[0].shape.k);
     }
-    return cpu::pack_weight(pool_of(context), parts);
+    return cpu::pack_weight(pool_of(context), parts, memory);
 }
 
 void matmul_w4a4(const Context& context, const MatmulW4A4Args& args) {

@@ -9,6 +9,7 @@
 
 #include "bench/operands.h"
 #include "core/float_environment.h"
+#include "core/huge_pages.h"
 #include "reference/reference.h"
 
 namespace halfbyte::bench {
@@ -66,7 +67,7 @@ class MatmulW4A4 : public Operation {
           w_(random_nvfp4(n, k, 2)),
           decode_(size_t(n), 1e-3f),
           d_(DType::f32, m, n) {
-        packed_.assign(size_t(sets), pack_weight(context, w_.view()));
+        for (int64_t i = 0; i < sets; i++) packed_.push_back(pack_weight(context, w_.view(), &memory_));
     }
     void run(const Context& context, int64_t set) override {
         matmul_w4a4(context, args(a_, packed_[size_t(set)], d_));
@@ -90,6 +91,7 @@ class MatmulW4A4 : public Operation {
                 .d = d.view()};
     }
     OwnedNvFp4 a_, w_;
+    HugePages memory_;
     std::vector<PackedWeight> packed_;
     std::vector<float> decode_;
     float row_decode_ = 1.0f;
@@ -103,7 +105,7 @@ class MatmulW4A16 : public Operation {
           w_(random_nvfp4(n, k, 2)),
           decode_(size_t(n), 1e-3f),
           d_(DType::f32, m, n) {
-        packed_.assign(size_t(sets), pack_weight(context, w_.view()));
+        for (int64_t i = 0; i < sets; i++) packed_.push_back(pack_weight(context, w_.view(), &memory_));
     }
     void run(const Context& context, int64_t set) override {
         matmul_w4a16(context, args(x_, packed_[size_t(set)], d_));
@@ -124,6 +126,7 @@ class MatmulW4A16 : public Operation {
     }
     OwnedMatrix x_;
     OwnedNvFp4 w_;
+    HugePages memory_;
     std::vector<PackedWeight> packed_;
     std::vector<float> decode_;
     OwnedMatrix d_;

@@ -74,8 +74,12 @@ static void pack_tile(const Source* sources, int count, int64_t k, uint8_t* code
     }
 }
 
-PackedWeight pack_weight(ThreadPool& pool, std::span<const NvFp4View> parts) {
-    PackedWeight packed{.n = 0, .k = parts.empty() ? 0 : parts[0].shape.k, .codes = {}, .block_scales = {}};
+PackedWeight pack_weight(ThreadPool& pool, std::span<const NvFp4View> parts,
+                         std::pmr::memory_resource* memory) {
+    PackedWeight packed{.n = 0,
+                        .k = parts.empty() ? 0 : parts[0].shape.k,
+                        .codes = std::pmr::vector<uint8_t>(memory),
+                        .block_scales = std::pmr::vector<uint8_t>(memory)};
     for (const NvFp4View& part : parts) packed.n += part.shape.rows;
     const int64_t blocks = packed.blocks();
     packed.codes.resize(size_t(packed.tiles() * blocks * 128));

@@ -10,7 +10,8 @@ namespace halfbyte::cpu {
 
 // The rows of all parts, one below the other; k is that of each. Elements beyond k in the last block are
 // packed as zero, whatever the codes hold.
-PackedWeight pack_weight(ThreadPool& pool, std::span<const NvFp4View> parts);
+PackedWeight pack_weight(ThreadPool& pool, std::span<const NvFp4View> parts,
+                         std::pmr::memory_resource* memory = std::pmr::get_default_resource());
 inline PackedWeight pack_weight(const NvFp4View& w) {
     ThreadPool alone(1);
     return pack_weight(alone, {&w, 1});

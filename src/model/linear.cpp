@@ -235,7 +235,8 @@ bool fit_together(const checkpoint::Checkpoint& source, const std::string& a, co
 }
 
 std::unique_ptr<Linear> load_kernel_product(const Context& context, const checkpoint::Checkpoint& source,
-                                            std::span<const std::string> modules, Arithmetic arithmetic) {
+                                            std::span<const std::string> modules, Arithmetic arithmetic,
+                                            std::pmr::memory_resource* memory) {
     std::vector<NvFp4View> parts;
     std::vector<float> column_decode, biases;
     bool biased = false;
@@ -251,7 +252,7 @@ std::unique_ptr<Linear> load_kernel_product(const Context& context, const checkp
     }
     if (!biased) biases.clear();
     auto linear =
-        std::make_unique<KernelLinear>(pack_weight(context, parts), std::move(column_decode),
+        std::make_unique<KernelLinear>(pack_weight(context, parts, memory), std::move(column_decode),
                                        input_scale_of(source, modules[0], arithmetic), std::move(biases));
     for (const std::string& module : modules) source.release(module);  // packed, they are not read again
     return linear;
@@ -276,7 +277,7 @@ std::unique_ptr<Linear> with_transforms(const checkpoint::Checkpoint& source,
 // Modules that fit together, as one product.
 std::unique_ptr<Linear> load_product(const Context& context, const checkpoint::Checkpoint& source,
                                      std::span<const std::string> modules, std::span<const int64_t> columns,
-                                     Arithmetic arithmetic) {
+                                     Arithmetic arithmetic, std::pmr::memory_resource* memory) {
     std::unique_ptr<Linear> linear;
     const auto found = source.nvfp4().find(modules[0]);
     if (const auto fp8 = source.fp8().find(modules[0]); fp8 != source.fp8().end()) {
@@ -293,7 +294,7 @@ std::unique_ptr<Linear> load_product(const Context& context, const checkpoint::C
             make_simulated_linear(found->second, found->second.input_scale, load_bias(source, modules[0]));
         source.release(modules[0]);  // it has a copy of its own
     } else {
-        linear = load_kernel_product(context, source, modules, arithmetic);
+        linear = load_kernel_product(context, source, modules, arithmetic, memory);
     }
     return with_transforms(source, modules, columns, std::move(linear), arithmetic);
 }
@@ -301,7 +302,8 @@ std::unique_ptr<Linear> load_product(const Context& context, const checkpoint::C
 }  // namespace
 
 LinearGroup::LinearGroup(const Context& context, const checkpoint::Checkpoint& source,
-                         const std::vector<std::string>& modules, Arithmetic arithmetic) {
+                         const std::vector<std::string>& modules, Arithmetic arithmetic,
+                         std::pmr::memory_resource* memory) {
     int64_t first_column = 0;
     for (size_t first = 0, end; first < modules.size(); first = end) {
         end = first + 1;
@@ -311,7 +313,7 @@ LinearGroup::LinearGroup(const Context& context, const checkpoint::Checkpoint& s
         for (const std::string& module : part) columns.push_back(outputs_of(source, module));
         products_.push_back({{part.begin(), part.end()},
                              first_column,
-                             load_product(context, source, part, columns, arithmetic)});
+                             load_product(context, source, part, columns, arithmetic, memory)});
         first_column += std::accumulate(columns.begin(), columns.end(), int64_t(0));
     }
     encode_scale_ = products_[0].linear->encode_scale();

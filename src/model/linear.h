@@ -91,8 +91,10 @@ class Linear {
 // depends on it.
 class LinearGroup {
   public:
+    // memory: where packed weights lie.
     LinearGroup(const Context& context, const checkpoint::Checkpoint& source,
-                const std::vector<std::string>& modules, Arithmetic arithmetic);
+                const std::vector<std::string>& modules, Arithmetic arithmetic,
+                std::pmr::memory_resource* memory = std::pmr::get_default_resource());
     // A tied lm_head, whose weight is the embedding's.
     LinearGroup(const checkpoint::Checkpoint& source, const std::string& module,
                 std::shared_ptr<const DenseWeight> weight, Arithmetic arithmetic);

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "core/huge_pages.h"
 #include "model/weights.h"
 #include "reference/rope_scaling.h"
 
@@ -51,7 +52,7 @@ class Llama : public Decoder {
             const std::string name = "model.layers." + std::to_string(i) + ".";
             const auto linears = [&](std::vector<std::string> parts) {
                 for (std::string& part : parts) part.insert(0, name);
-                return LinearGroup(context, source, parts, arithmetic);
+                return LinearGroup(context, source, parts, arithmetic, &packed_);
             };
             const auto attention = transforms.attention.find(name + "self_attn");
             layers_.push_back({DenseWeight(source, name + "input_layernorm.weight"),
@@ -62,8 +63,9 @@ class Llama : public Decoder {
                                attention == transforms.attention.end() ? checkpoint::AttentionTransforms{}
                                                                        : attention->second});
         }
-        lm_head_.emplace(config_.tie_word_embeddings ? LinearGroup(source, "lm_head", embedding_, arithmetic)
-                                                     : LinearGroup(context, source, {"lm_head"}, arithmetic));
+        lm_head_.emplace(config_.tie_word_embeddings
+                             ? LinearGroup(source, "lm_head", embedding_, arithmetic)
+                             : LinearGroup(context, source, {"lm_head"}, arithmetic, &packed_));
         report(progress, "load", config_.layers, config_.layers);
     }
 
@@ -250,6 +252,7 @@ class Llama : public Decoder {
     std::shared_ptr<const DenseWeight> embedding_;
     TransformList embedding_transforms_;
     DenseWeight final_norm_;
+    HugePages packed_;  // weights of the layers
     std::vector<Layer> layers_;
     std::optional<LinearGroup> lm_head_;
     mutable std::vector<float> cos_, sin_;

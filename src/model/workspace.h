@@ -5,9 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <type_traits>
 #include <vector>
+
+#include "core/huge_pages.h"
 
 namespace halfbyte::model {
 
@@ -48,11 +49,8 @@ class Workspace {
   private:
     void* take_bytes(size_t bytes);
 
-    struct Free {
-        void operator()(std::byte* memory) const;
-    };
     struct Block {
-        std::unique_ptr<std::byte[], Free> memory;
+        Memory memory;
         size_t size;
     };
     std::vector<Block> blocks_;

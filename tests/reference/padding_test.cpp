@@ -86,8 +86,8 @@ TEST(Padding, EveryByteIsDefinedInEveryLayoutWhateverWasThere) {
 PackedWeight with_garbage(const PackedWeight& clean) {
     PackedWeight w{.n = clean.n,
                    .k = clean.k,
-                   .codes = std::vector<uint8_t>(clean.codes.size(), 0xFF),
-                   .block_scales = std::vector<uint8_t>(clean.block_scales.size(), 0x7F)};
+                   .codes = std::pmr::vector<uint8_t>(clean.codes.size(), 0xFF),
+                   .block_scales = std::pmr::vector<uint8_t>(clean.block_scales.size(), 0x7F)};
     for (int64_t n = 0; n < w.n; n++) {
         for (int64_t k = 0; k < w.k; k++) {
             const int shift = int(k % 2 * 4);
