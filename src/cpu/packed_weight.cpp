@@ -8,6 +8,8 @@
 
 namespace halfbyte::cpu {
 
+namespace {
+
 // One row of one of the parts.
 struct Source {
     const uint8_t* codes = nullptr;
@@ -25,8 +27,7 @@ static Words load_words(const uint8_t* bytes) {
 
 // The codes of four rows from `row` on and of two whole blocks: a transpose of 4 x 4 words, since the words
 // of a tile's rows lie side by side.
-static void pack_four_rows(const Source* sources, int64_t row, int64_t block, int64_t blocks,
-                           uint8_t* codes) {
+void pack_four_rows(const Source* sources, int64_t row, int64_t block, int64_t blocks, uint8_t* codes) {
     Words a[4];
     for (int i = 0; i < 4; i++) a[i] = load_words(sources[row + i].codes + block * 8);
     const Words low01 = __builtin_shufflevector(a[0], a[1], 0, 4, 1, 5),
@@ -42,8 +43,7 @@ static void pack_four_rows(const Source* sources, int64_t row, int64_t block, in
 }
 
 // The codes of one row and block; those beyond k as zeros.
-static void pack_block(const uint8_t* from, int64_t row, int64_t block, int64_t blocks, int64_t k,
-                       uint8_t* codes) {
+void pack_block(const uint8_t* from, int64_t row, int64_t block, int64_t blocks, int64_t k, uint8_t* codes) {
     uint8_t kept[8];
     std::memcpy(kept, from + block * 8, 8);
     for (int64_t i = std::max<int64_t>(0, k - block * 16); i < 16; i++)
@@ -53,7 +53,7 @@ static void pack_block(const uint8_t* from, int64_t row, int64_t block, int64_t 
 }
 
 // A few blocks of all rows at a time, so that the writes stay in L1 while each row is read as a stream.
-static void pack_tile(const Source* sources, int count, int64_t k, uint8_t* codes, uint8_t* scales) {
+void pack_tile(const Source* sources, int count, int64_t k, uint8_t* codes, uint8_t* scales) {
     const int64_t blocks = (k + 15) / 16, whole_pairs = k / 32;
     for (int64_t first = 0; first < blocks; first += 4) {
         const int64_t end = std::min(first + 4, blocks);
@@ -73,6 +73,8 @@ static void pack_tile(const Source* sources, int count, int64_t k, uint8_t* code
         }
     }
 }
+
+}  // namespace
 
 PackedWeight pack_weight(ThreadPool& pool, std::span<const NvFp4View> parts,
                          std::pmr::memory_resource* memory) {
