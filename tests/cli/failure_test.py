@@ -123,7 +123,7 @@ class Moments(Writers, TestCase):
         for writer, count in [("quantize", 30), ("logits", 16)]:
             moments, rare = self.survey(writer)
             counts = collections.Counter()
-            locked, renamed = (lambda names: len(names) == 1), (lambda names: "out" in names)
+            locked, renamed = (lambda names: len(names) == 1), (lambda names: "out" in names and len(names) == 2)
             for moment in [locked, renamed, *sorted({*spread(count, moments), *rare})]:
                 with self.subTest(writer=writer, moment=moment):
                     self.fresh_place()
