@@ -77,6 +77,14 @@ struct QuantizeStats {
     int64_t clipped = 0;     // |y| > 6 SF in a block whose scale saturated (s > 448)
     int64_t flushed = 0;     // blocks with a non-zero amax whose scale became 0
     bool operator==(const QuantizeStats&) const = default;
+    QuantizeStats& operator+=(const QuantizeStats& other) {
+        values += other.values;
+        blocks += other.blocks;
+        non_finite += other.non_finite;
+        clipped += other.clipped;
+        flushed += other.flushed;
+        return *this;
+    }
 };
 
 }  // namespace halfbyte

@@ -93,11 +93,7 @@ void quantize_produced(const Kernels& kernels, ThreadPool& pool, QuantizeArgs ar
         kernels.quantize_rows(alone, part, first);
         if (args.stats == nullptr) return;
         const std::lock_guard lock(mutex);
-        args.stats->values += counted.values;
-        args.stats->blocks += counted.blocks;
-        args.stats->non_finite += counted.non_finite;
-        args.stats->clipped += counted.clipped;
-        args.stats->flushed += counted.flushed;
+        *args.stats += counted;
     });
     clear_padding_rows(args);
 }
@@ -138,8 +134,8 @@ void transform_quantize(const Kernels& kernels, ThreadPool& pool, const Transfor
         return ConstMatrix{y.data, y.type, y.rows, k, k};
     };
     QuantizeArgs with_scale = args.quantize;
-    if (with_scale.dynamic_encode_scale !=
-        nullptr) {  // needs all of x' first: made twice, unless a part is all
+    const bool dynamic = with_scale.dynamic_encode_scale != nullptr;
+    if (dynamic) {  // needs all of x' first: made twice, unless a part is all
         std::vector<float> row_amax(static_cast<size_t>(rows));
         for (int64_t first = 0; first < rows; first += part)
             find_row_amax(kernels, pool, transformed(first), row_amax.data() + first);
@@ -147,7 +143,7 @@ void transform_quantize(const Kernels& kernels, ThreadPool& pool, const Transfor
         with_scale.encode_scale = with_scale.dynamic_encode_scale;
     }
     for (int64_t first = 0; first < rows; first += part) {
-        const bool made = part == rows && args.quantize.dynamic_encode_scale != nullptr;
+        const bool made = dynamic && part == rows;
         with_scale.x = made ? ConstMatrix{buffer.get(), DType::f32, rows, k, k} : transformed(first);
         kernels.quantize_rows(pool, with_scale, first);
     }

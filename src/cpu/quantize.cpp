@@ -3,10 +3,9 @@
 //   zero.
 // The largest magnitudes of the blocks are found together by a transposing tree and give their scales in one
 // vector. Then there are three ways to the codes, with the same result:
-//   comparison   BF16 and FP16, many values of one G: the code of a value is the number of thresholds that
-//   its
-//                magnitude exceeds, and for a block scale the seven thresholds are seven 16-bit integers,
-//                found once (Thresholds)
+//   comparison   BF16 and FP16, many values of one G: the code of a value is the number of thresholds
+//                that its magnitude exceeds, and for a block scale the seven thresholds are seven 16-bit
+//                integers, found once (Thresholds)
 //   reciprocal   everything else: the quotient by r = fl(1/SF) and one correction
 //   rule         quantize_nvfp4_block: groups with values that are not finite, with clipped values to be
 //                counted, and Rounding::vllm
@@ -300,10 +299,7 @@ void quantize_typed(ThreadPool& pool, const QuantizeArgs& args, const T* x, int6
         work(Rule{0, args.rounding, thresholds, false, args.stats == nullptr ? nullptr : &counted});
         if (args.stats == nullptr) return;
         const std::lock_guard lock(mutex);
-        args.stats->blocks += counted.blocks;
-        args.stats->non_finite += counted.non_finite;
-        args.stats->clipped += counted.clipped;
-        args.stats->flushed += counted.flushed;
+        *args.stats += counted;
     };
     if (is_one_row(args)) {
         const int64_t first_value = first_row * shape.k;

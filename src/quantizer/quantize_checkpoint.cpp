@@ -61,15 +61,13 @@ void for_rows(const Checkpoint& source, const std::string& name, Counter& counte
     }
 }
 
-// The largest |w| of a piece. Non-finite weights are an error naming the first place.
-float finite_amax(const Context& context, const Checkpoint& source, const std::string& name,
-                  const ConstMatrix& w, int64_t first_row) {
+// The largest |w| of each row of a piece. Non-finite weights are an error naming the first place.
+std::vector<float> finite_row_amax(const Context& context, const Checkpoint& source, const std::string& name,
+                                   const ConstMatrix& w, int64_t first_row) {
     std::vector<float> row_amax(static_cast<size_t>(w.rows));
     context.state().kernels->largest_magnitudes(pool_of(context), w, row_amax.data());
-    float amax = 0;
     for (int64_t row = 0; row < w.rows; row++) {
         const auto value = [&](int64_t k) { return load_element(w.data, w.type, row * w.stride + k); };
-        amax = std::max(amax, row_amax[size_t(row)]);
         if (std::isfinite(row_amax[size_t(row)])) continue;
         int64_t k = 0;
         while (std::isfinite(value(k))) k++;
@@ -78,6 +76,14 @@ float finite_amax(const Context& context, const Checkpoint& source, const std::s
              "{}: {} holds {} at [{}{}]; a checkpoint is not made from non-finite weights",
              source.path().string(), name, value(k), vector ? "" : fmt::format("{}, ", first_row + row), k);
     }
+    return row_amax;
+}
+
+// That of the whole piece.
+float finite_amax(const Context& context, const Checkpoint& source, const std::string& name,
+                  const ConstMatrix& w, int64_t first_row) {
+    float amax = 0;
+    for (const float row : finite_row_amax(context, source, name, w, first_row)) amax = std::max(amax, row);
     return amax;
 }
 
@@ -93,6 +99,11 @@ EncodeScale scale_from_amax(float amax, const std::string& where, const char* wh
 // The sum of w^2 and of (w - decoded w)^2, FP64, rows in order.
 struct Power {
     double signal = 0, noise = 0;
+    Power& operator+=(const Power& other) {
+        signal += other.signal;
+        noise += other.noise;
+        return *this;
+    }
 };
 
 Power power_of(const Context& context, const ConstMatrix& w, const NvFp4View& quantized, float decode_scale) {
@@ -103,10 +114,7 @@ Power power_of(const Context& context, const ConstMatrix& w, const NvFp4View& qu
                                                              .signal = signal.data(),
                                                              .noise = noise.data()});
     Power total;
-    for (size_t row = 0; row < signal.size(); row++) {
-        total.signal += signal[row];
-        total.noise += noise[row];
-    }
+    for (size_t row = 0; row < signal.size(); row++) total += {signal[row], noise[row]};
     return total;
 }
 
@@ -117,7 +125,8 @@ struct Fp8Rows {
 };
 
 // Appends the rows' scales.
-Power encode_fp8_rows(const Context& context, const ConstMatrix& w, Fp8Rows& out) {
+Power encode_fp8_rows(const Context& context, const ConstMatrix& w, const std::vector<float>& row_amax,
+                      Fp8Rows& out) {
     out.weight.resize(size_t(w.rows * w.cols));
     const size_t first = out.scales.size();
     out.scales.resize(first + size_t(w.rows));
@@ -125,9 +134,7 @@ Power encode_fp8_rows(const Context& context, const ConstMatrix& w, Fp8Rows& out
     pool_of(context).parallel_for(w.rows, 16, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
             const auto value = [&](int64_t k) { return load_element(w.data, w.type, row * w.stride + k); };
-            float amax = 0;
-            for (int64_t k = 0; k < w.cols; k++) amax = std::max(amax, std::fabs(value(k)));
-            const float scale = out.scales[first + size_t(row)] = fp8_channel_scale(amax);
+            const float scale = out.scales[first + size_t(row)] = fp8_channel_scale(row_amax[size_t(row)]);
             Power sum;
             for (int64_t k = 0; k < w.cols; k++) {
                 const uint8_t byte = out.weight[size_t(row * w.cols + k)] = encode_fp8(value(k), scale);
@@ -139,10 +146,7 @@ Power encode_fp8_rows(const Context& context, const ConstMatrix& w, Fp8Rows& out
         }
     });
     Power total;
-    for (const Power& row : rows) {
-        total.signal += row.signal;
-        total.noise += row.noise;
-    }
+    for (const Power& row : rows) total += row;
     return total;
 }
 
@@ -499,10 +503,8 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
         if (scheme == Scheme::fp8a16) {
             Fp8Rows rows;
             for_rows(tensors, name, quantized, [&](const ConstMatrix& w, int64_t first_row) {
-                finite_amax(context, tensors, name, w, first_row);
-                const Power piece = encode_fp8_rows(context, w, rows);
-                power.signal += piece.signal;
-                power.noise += piece.noise;
+                power +=
+                    encode_fp8_rows(context, w, finite_row_amax(context, tensors, name, w, first_row), rows);
                 write(module + ".weight", rows.weight.data(), rows.weight.size());
             });
             rounded.resize(size_t(layer.n) * 2);
@@ -538,21 +540,14 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
                                .codes = codes.data(),
                                .block_scales = piece_scales,
                                .stats = &layer.stats});
-            const Power piece =
-                power_of(context, w, {codes.data(), piece_scales, shape}, weight_scale.decode());
-            power.signal += piece.signal;
-            power.noise += piece.noise;
+            power += power_of(context, w, {codes.data(), piece_scales, shape}, weight_scale.decode());
             write(module + ".weight_packed", codes.data(), codes.size());
         });
         write(module + ".weight_scale", scales.data(), scales.size());
         layer.snr_db = snr_db(power);
         quantized_weights += layer.n * layer.k;
         quantized_bits += uint64_t(layer.n * layer.k) * 9 / 2 + (scheme == Scheme::nvfp4 ? 64 : 32);
-        result.stats.values += layer.stats.values;
-        result.stats.blocks += layer.stats.blocks;
-        result.stats.non_finite += layer.stats.non_finite;
-        result.stats.clipped += layer.stats.clipped;
-        result.stats.flushed += layer.stats.flushed;
+        result.stats += layer.stats;
         result.layers.push_back(std::move(layer));
     }
     payload_bytes += quantized_bits / 8;
