@@ -43,6 +43,20 @@ HWY_INLINE void decode_16(hn::Vec<Bytes16> codes, float scale, float* out, [[may
 #endif
 }
 
+// Whether an E4M3 byte is NaN, 0x7F or 0xFF.
+inline bool any_nan(const uint8_t* bytes, int64_t count) {
+    const hn::ScalableTag<uint8_t> d8;
+    constexpr int64_t lanes = 4 * N;
+    const auto magnitude = hn::Set(d8, 0x7F);
+    auto largest = hn::Zero(d8);
+    int64_t i = 0;
+    for (; i + lanes <= count; i += lanes)
+        largest = hn::Max(largest, hn::And(hn::LoadU(d8, bytes + i), magnitude));
+    bool found = !hn::AllFalse(d8, hn::Eq(largest, magnitude));
+    for (; i < count; i++) found |= (bytes[i] & 0x7F) == 0x7F;
+    return found;
+}
+
 #if HWY_TARGET != HWY_EMU128
 // SF * 2^-8 of N bytes. An E4M3 byte's exponent and mantissa, read as FP16, are the value times 2^-8 (biases
 // 7 and 15); 0x7F is NaN in one and 1.875 in the other. Without may_be_nan there must be none.

@@ -18,12 +18,8 @@ template <int R = 1, typename W>
 void multiply_in_place(ThreadPool& pool, const MatmulDenseArgs& args, const W* w, const Epilogue& epilogue) {
     if constexpr (R < few_rows)
         if (args.d.rows > R) return multiply_in_place<R + 1>(pool, args, w, epilogue);
-    const int64_t outputs = args.d.cols, K = args.x.cols, stride = 32 * steps_of(K);
-    const auto x = make_lines(R * stride);
-    for (int64_t m = 0; m < R; m++)
-        with_type(args.x.data, args.x.type, [&](const auto* p) {
-            widen(p + m * args.x.stride, K, x[0].values + m * stride, stride, -0.0f);
-        });
+    const int64_t outputs = args.d.cols, K = args.x.cols;
+    const auto x = widen_few_rows(args.x);
     const int64_t groups = (outputs + N - 1) / N;
     pool.parallel_for(groups, grain_for(pool, groups, N * K * (R + 1)), [&](int64_t begin, int64_t end) {
         multiply_few_rows<R>(x[0].values, w, args.w.stride, K, begin * N, std::min(end * N, outputs),

@@ -301,17 +301,6 @@ void multiply_chain(const DecodedChain& w, int64_t blocks, const uint8_t* a, con
         }
 }
 
-bool any_nan(const uint8_t* scales, int64_t count) {
-    const Bytes d8;
-    const auto magnitude = hn::Set(d8, 0x7F);
-    auto largest = hn::Zero(d8);
-    int64_t i = 0;
-    for (; i + 4 * N <= count; i += 4 * N)
-        largest = hn::Max(largest, hn::And(hn::LoadU(d8, scales + i), magnitude));
-    if (!hn::AllFalse(d8, hn::Eq(largest, magnitude))) return true;
-    return std::any_of(scales + i, scales + count, [](uint8_t byte) { return (byte & 0x7F) == 0x7F; });
-}
-
 // sums [R][16] of one tile and all of K, with the weights on their way from memory.
 template <int R, bool has_nan, bool dotprod>
 void multiply_direct(const PackedWeight& w, int64_t tile, const Activations& a, float (*sums)[tile_outputs]) {

@@ -14,6 +14,7 @@
 #define HWY_TARGET_INCLUDE "cpu/matmul_w8a16.cpp"
 #include <hwy/foreach_target.h>
 
+#include "cpu/decode-inl.h"
 #include "cpu/sum32_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -58,32 +59,14 @@ bool scale_up(float* x, int64_t count) {
     return true;
 }
 
-// Whether one of K bytes is 0x7F or 0xFF.
-bool any_nan(const E4M3* w, int64_t K) {
-    const hn::ScalableTag<uint8_t> d8;
-    const auto nan = hn::Set(d8, 0x7F);
-    const auto bytes = reinterpret_cast<const uint8_t*>(w);
-    const auto lanes = int64_t(hn::Lanes(d8));
-    auto largest = hn::Zero(d8);
-    int64_t k = 0;
-    for (; k + lanes <= K; k += lanes) largest = hn::Max(largest, hn::And(hn::LoadU(d8, bytes + k), nan));
-    bool found = !hn::AllFalse(d8, hn::Eq(largest, nan));
-    for (; k < K; k++) found |= (bytes[k] & 0x7F) == 0x7F;
-    return found;
-}
-
 template <int R = 1>
 void multiply_in_place(ThreadPool& pool, const MatmulW8A16Args& args, const E4M3* w,
                        const Epilogue& epilogue) {
     if constexpr (R < few_rows)
         if (args.d.rows > R) return multiply_in_place<R + 1>(pool, args, w, epilogue);
-    const int64_t outputs = args.d.cols, K = args.x.cols, stride = 32 * steps_of(K);
-    const auto x = make_lines(R * stride);
-    for (int64_t m = 0; m < R; m++)
-        with_type(args.x.data, args.x.type, [&](const auto* p) {
-            widen(p + m * args.x.stride, K, x[0].values + m * stride, stride, -0.0f);
-        });
-    const bool scaled = scale_up(x[0].values, R * stride);
+    const int64_t outputs = args.d.cols, K = args.x.cols;
+    const auto x = widen_few_rows(args.x);
+    const bool scaled = scale_up(x[0].values, R * 32 * steps_of(K));
     const int64_t groups = (outputs + N - 1) / N;
     pool.parallel_for(groups, grain_for(pool, groups, N * K * (R + 1)), [&](int64_t begin, int64_t end) {
         for (int64_t n = begin * N; n < std::min(end * N, outputs); n += N) {
@@ -94,7 +77,7 @@ void multiply_in_place(ThreadPool& pool, const MatmulW8A16Args& args, const E4M3
             else
                 multiply_few_rows<R>(x[0].values, w, args.w.stride, K, n, group_end, epilogue);
             for (int64_t column = n; column < group_end; column++) {  // the rows are in L1 now
-                if (!any_nan(w + column * args.w.stride, K)) continue;
+                if (!any_nan(&w[column * args.w.stride].bits, K)) continue;
                 for (int64_t m = 0; m < R; m++)
                     store_element(args.d.data, args.d.type, m * args.d.stride + column,
                                   std::numeric_limits<float>::quiet_NaN());
@@ -119,7 +102,7 @@ void matmul_w8a16(ThreadPool& pool, const MatmulW8A16Args& args) {
                                  pack_row(values, K, panel.steps, panel.column(c), panel.pass_stride(),
                                           tile_columns * N, 0.0f);
                              };
-                             if (any_nan(row, K)) {
+                             if (any_nan(&row->bits, K)) {
                                  std::vector<float> decoded(static_cast<size_t>(K));
                                  for (int64_t k = 0; k < K; k++) decoded[size_t(k)] = to_float(row[k]);
                                  pack(decoded.data());

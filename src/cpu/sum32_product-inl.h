@@ -182,8 +182,19 @@ inline void multiply_panel(const RowPanels& x, int64_t begin, int64_t end, const
     }
 }
 
+// x in FP32 for multiply_few_rows: rows of 32 * steps_of(K) elements, padded with -0.
+inline std::unique_ptr<Line[]> widen_few_rows(const ConstMatrix& x) {
+    const int64_t stride = 32 * steps_of(x.cols);
+    auto wide = make_lines(x.rows * stride);
+    for (int64_t m = 0; m < x.rows; m++)
+        with_type(x.data, x.type, [&](const auto* p) {
+            widen(p + m * x.stride, x.cols, wide[0].values + m * stride, stride, -0.0f);
+        });
+    return wide;
+}
+
 // sums[r][c] = the N lanes that remain when the 32 partial sums of R x C outputs are added at distances 16 to
-// N. x: rows of 32 * steps_of(K) elements, padded with -0.
+// N. x: of widen_few_rows.
 template <int R, int C, typename W>
 HWY_INLINE void multiply_in_place(const float* x, const W* const (&w)[C], int64_t K, int64_t ahead,
                                   V (&sums)[R][C]) {
