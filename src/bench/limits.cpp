@@ -111,22 +111,20 @@ HWY_AFTER_NAMESPACE();
 #endif
 
 #if HWY_ONCE
-#include <sys/mman.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <fstream>
 #include <functional>
-#include <memory>
-#include <new>
 
 #include "backend/context_state.h"
 #include "bench/limits.h"
 #include "bench/timing.h"
-#include "core/check.h"
+#include "core/aligned_memory.h"
+#include "core/proc.h"
 
 namespace halfbyte::bench {
 namespace {
@@ -139,25 +137,13 @@ constexpr PerLevel<void(const uint8_t*, uint8_t*, int64_t)> stream_bytes_levels 
 constexpr PerLevel<int64_t(int64_t, uint8_t*)> int8_products_levels = HALFBYTE_PER_LEVEL(int8_products);
 constexpr PerLevel<int64_t(int64_t, uint8_t*)> fp32_products_levels = HALFBYTE_PER_LEVEL(fp32_products);
 
-// Zeroed pages, huge ones where the system gives them: the limit is the machine's, not that of its page
+// Touched pages, huge ones where the system gives them: the limit is the machine's, not that of its page
 // tables.
-class Pages {
-  public:
-    explicit Pages(int64_t bytes) : bytes_(size_t(bytes)) {
-        data_ = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (data_ == MAP_FAILED) throw std::bad_alloc();
-        ::madvise(data_, bytes_, MADV_HUGEPAGE);
-        std::memset(data_, 1, bytes_);
-    }
-    ~Pages() { ::munmap(data_, bytes_); }
-    Pages(const Pages&) = delete;
-    Pages& operator=(const Pages&) = delete;
-    uint8_t* data() const { return static_cast<uint8_t*>(data_); }
-
-  private:
-    size_t bytes_;
-    void* data_;
-};
+Memory pages_of(int64_t bytes) {
+    Memory pages = allocate_huge_pages(size_t(bytes));
+    std::memset(pages.get(), 1, size_t(bytes));
+    return pages;
+}
 
 int64_t cache_size(int name, int64_t otherwise) {
     const long bytes = ::sysconf(name);
@@ -165,12 +151,8 @@ int64_t cache_size(int name, int64_t otherwise) {
 }
 
 int64_t available_memory() {
-    std::ifstream lines("/proc/meminfo");
-    for (std::string word; lines >> word;) {
-        int64_t kilobytes = 0;
-        if (word == "MemAvailable:" && lines >> kilobytes) return kilobytes * 1024;
-    }
-    return int64_t(8) << 30;
+    const uint64_t bytes = proc_bytes("/proc/meminfo", "MemAvailable");
+    return bytes > 0 ? int64_t(bytes) : int64_t(8) << 30;
 }
 
 }  // namespace
@@ -214,8 +196,10 @@ Limits measure_limits(const Context& context, double min_seconds, const Progress
     {
         // The part of a thread, twice: a copy takes the second half as its target.
         const int64_t part = memory_bytes() / threads / 2 / 4096 * 4096;
-        const Pages pages(2 * part * threads);
-        const auto of_thread = [&](int64_t i) { return pages.data() + i * 2 * part; };
+        const Memory pages = pages_of(2 * part * threads);
+        const auto of_thread = [&](int64_t i) {
+            return reinterpret_cast<uint8_t*>(pages.get()) + i * 2 * part;
+        };
         limits.memory_read = measure(2.0 * double(part * threads), [&](int64_t i) {
             sink ^= read_bytes_levels[level](of_thread(i), of_thread(i) + 2 * part);
         });
@@ -229,8 +213,10 @@ Limits measure_limits(const Context& context, double min_seconds, const Progress
     {
         constexpr int64_t passes = 64;
         const int64_t part = cache_sizes().l2 / 4 / 4096 * 4096;  // twice: half of L2
-        const Pages pages(2 * part * threads);
-        const auto of_thread = [&](int64_t i) { return pages.data() + i * 2 * part; };
+        const Memory pages = pages_of(2 * part * threads);
+        const auto of_thread = [&](int64_t i) {
+            return reinterpret_cast<uint8_t*>(pages.get()) + i * 2 * part;
+        };
         const double moved = 2.0 * double(part * threads * passes);
         limits.l2_read = measure(moved, [&](int64_t i) {
             for (int64_t pass = 0; pass < passes; pass++)

@@ -31,8 +31,7 @@ class Random {
 
 }  // namespace
 
-Buffer::Buffer(int64_t size, const uint8_t* from)
-    : bytes_(static_cast<uint8_t*>(::operator new[](size_t(size), std::align_val_t(64)))), size_(size) {
+Buffer::Buffer(int64_t size, const uint8_t* from) : bytes_(allocate_aligned(size_t(size), 64)), size_(size) {
     if (from != nullptr)
         std::memcpy(data(), from, size_t(size));
     else

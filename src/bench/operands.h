@@ -4,11 +4,10 @@
 
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <span>
 #include <vector>
 
+#include "core/aligned_memory.h"
 #include "halfbyte/operations.h"
 
 namespace halfbyte::bench {
@@ -21,14 +20,11 @@ class Buffer {
     Buffer(Buffer&&) = default;
     Buffer& operator=(Buffer&&) = default;
 
-    uint8_t* data() const { return bytes_.get(); }
-    std::span<uint8_t> bytes() const { return {bytes_.get(), size_t(size_)}; }
+    uint8_t* data() const { return reinterpret_cast<uint8_t*>(bytes_.get()); }
+    std::span<uint8_t> bytes() const { return {data(), size_t(size_)}; }
 
   private:
-    struct Free {
-        void operator()(uint8_t* p) const { ::operator delete[](p, std::align_val_t(64)); }
-    };
-    std::unique_ptr<uint8_t[], Free> bytes_;
+    Memory bytes_;
     int64_t size_ = 0;
 };
 

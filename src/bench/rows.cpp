@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "bench/operands.h"
+#include "core/aligned_memory.h"
 #include "core/float_environment.h"
-#include "core/huge_pages.h"
 #include "reference/reference.h"
 
 namespace halfbyte::bench {
@@ -60,17 +60,26 @@ struct SampledProduct {
     }
 };
 
+// Sets of one packed weight.
+struct PackedSets {
+    HugePages memory;
+    std::vector<PackedWeight> weights;
+
+    PackedSets(const Context& context, const OwnedNvFp4& w, int64_t sets) {
+        for (int64_t i = 0; i < sets; i++) weights.push_back(pack_weight(context, w.view(), &memory));
+    }
+};
+
 class MatmulW4A4 : public Operation {
   public:
     MatmulW4A4(const Context& context, int64_t m, int64_t n, int64_t k, int64_t sets)
         : a_(random_nvfp4(m, k, 1)),
           w_(random_nvfp4(n, k, 2)),
+          packed_(context, w_, sets),
           decode_(size_t(n), 1e-3f),
-          d_(DType::f32, m, n) {
-        for (int64_t i = 0; i < sets; i++) packed_.push_back(pack_weight(context, w_.view(), &memory_));
-    }
+          d_(DType::f32, m, n) {}
     void run(const Context& context, int64_t set) override {
-        matmul_w4a4(context, args(a_, packed_[size_t(set)], d_));
+        matmul_w4a4(context, args(a_, packed_.weights[size_t(set)], d_));
     }
     std::span<uint8_t> output() override { return d_.data.bytes(); }
     std::string difference(const Context& context) override {
@@ -91,8 +100,7 @@ class MatmulW4A4 : public Operation {
                 .d = d.view()};
     }
     OwnedNvFp4 a_, w_;
-    HugePages memory_;
-    std::vector<PackedWeight> packed_;
+    PackedSets packed_;
     std::vector<float> decode_;
     float row_decode_ = 1.0f;
     OwnedMatrix d_;
@@ -103,12 +111,11 @@ class MatmulW4A16 : public Operation {
     MatmulW4A16(const Context& context, int64_t m, int64_t n, int64_t k, int64_t sets)
         : x_(random_matrix(DType::f32, m, k, 1)),
           w_(random_nvfp4(n, k, 2)),
+          packed_(context, w_, sets),
           decode_(size_t(n), 1e-3f),
-          d_(DType::f32, m, n) {
-        for (int64_t i = 0; i < sets; i++) packed_.push_back(pack_weight(context, w_.view(), &memory_));
-    }
+          d_(DType::f32, m, n) {}
     void run(const Context& context, int64_t set) override {
-        matmul_w4a16(context, args(x_, packed_[size_t(set)], d_));
+        matmul_w4a16(context, args(x_, packed_.weights[size_t(set)], d_));
     }
     std::span<uint8_t> output() override { return d_.data.bytes(); }
     std::string difference(const Context& context) override {
@@ -126,8 +133,7 @@ class MatmulW4A16 : public Operation {
     }
     OwnedMatrix x_;
     OwnedNvFp4 w_;
-    HugePages memory_;
-    std::vector<PackedWeight> packed_;
+    PackedSets packed_;
     std::vector<float> decode_;
     OwnedMatrix d_;
 };
@@ -160,6 +166,14 @@ template <typename Product>
 std::unique_ptr<Operation> make_product(const Context& context, int64_t m, int64_t n, int64_t k,
                                         int64_t sets) {
     return std::make_unique<Product>(context, m, n, k, sets);
+}
+
+// Row::make of an operation that takes these arguments and the number of sets.
+template <typename Made, typename... Arguments>
+auto maker_of(Arguments... arguments) {
+    return [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
+        return std::make_unique<Made>(arguments..., sets);
+    };
 }
 
 void add_products(std::vector<Row>& rows, const char* kernel) {
@@ -437,43 +451,23 @@ void add_rows_by_row(std::vector<Row>& rows) {
                                  Form{"quantize_bf16_8x4", DType::bf16, ScaleLayout::tiled_8x4},
                                  Form{"quantize_f32", DType::f32, ScaleLayout::linear}})
             add_elementwise(rows, form.name, height, k, in_l2, double(size_of(form.type)), nvfp4_bytes, 0,
-                            [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
-                                return std::make_unique<Quantize>(form.type, height, k, form.layout, sets);
-                            });
+                            maker_of<Quantize>(form.type, height, k, form.layout));
         for (const int64_t n : {16, 128})
             add_elementwise(rows, fmt::format("hadamard_{}_quantize_bf16", n), height, k, in_l2, 2,
-                            nvfp4_bytes, std::log2(double(n)) + 1,
-                            [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
-                                return std::make_unique<HadamardQuantize>(height, k, n, sets);
-                            });
+                            nvfp4_bytes, std::log2(double(n)) + 1, maker_of<HadamardQuantize>(height, k, n));
         add_elementwise(rows, "silu_mul_quantize_bf16", height, k, in_l2, 4, nvfp4_bytes, 0,
-                        [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
-                            return std::make_unique<SiluMulQuantize>(height, k, sets);
-                        });
+                        maker_of<SiluMulQuantize>(height, k));
         add_elementwise(rows, "rms_norm_quantize_bf16", height, k, in_l2, 4, 2 + nvfp4_bytes, 0,
-                        [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
-                            return std::make_unique<RmsNormQuantize>(height, k, sets);
-                        });
-        add_elementwise(rows, "rms_norm", height, k, in_l2, 8, 8, 0,
-                        [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
-                            return std::make_unique<RmsNorm>(height, k, sets);
-                        });
-        add_elementwise(rows, "silu_mul", height, k, in_l2, 8, 4, 0,
-                        [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
-                            return std::make_unique<SiluMul>(height, k, sets);
-                        });
+                        maker_of<RmsNormQuantize>(height, k));
+        add_elementwise(rows, "rms_norm", height, k, in_l2, 8, 8, 0, maker_of<RmsNorm>(height, k));
+        add_elementwise(rows, "silu_mul", height, k, in_l2, 8, 4, 0, maker_of<SiluMul>(height, k));
         for (const int64_t n : {16, 128, 512})
             add_elementwise(rows, fmt::format("hadamard_{}", n), height, k, in_l2, 4, 4,
-                            std::log2(double(n)) + 1,
-                            [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
-                                return std::make_unique<TransformRows>(height, k, n, false, sets);
-                            });
+                            std::log2(double(n)) + 1, maker_of<TransformRows>(height, k, n, false));
         if (in_l2)
             for (const int64_t n : {16, 128})
                 add_elementwise(rows, fmt::format("matrix_{}", n), height, k, in_l2, 4, 4, double(n) + 1,
-                                [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
-                                    return std::make_unique<TransformRows>(height, k, n, true, sets);
-                                });
+                                maker_of<TransformRows>(height, k, n, true));
     }
 }
 
@@ -551,9 +545,7 @@ void add_attention(std::vector<Row>& rows) {
              .work =
                  {.bytes_read = cache, .bytes_written = 0, .int8 = 0, .fp32 = products, .in_l2 = one.in_l2},
              .set_bytes = cache,
-             .make = [=](const Context&, int64_t sets) -> std::unique_ptr<Operation> {
-                 return std::make_unique<Attention>(heads, queries, first, sets);
-             },
+             .make = maker_of<Attention>(heads, queries, first),
              .note = {}});
     }
 }

@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/model_files.h"
 #include "core/check.h"
+#include "core/proc.h"
 #include "core/thread_pool.h"
 #include "halfbyte/version.h"
 

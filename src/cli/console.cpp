@@ -11,7 +11,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "core/check.h"
@@ -160,18 +159,6 @@ void settle_leftovers(const CommonOptions& options, const std::filesystem::path&
 
 std::string mebibytes(uint64_t bytes) {
     return fmt::format("{:.0f} MiB", double(bytes) / (1 << 20));
-}
-
-std::string proc_value(const char* file, std::string_view key) {
-    std::ifstream lines(file);
-    for (std::string line; std::getline(lines, line);) {
-        const size_t colon = line.find(':');
-        if (colon == std::string::npos || line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1) != key)
-            continue;
-        const size_t begin = line.find_first_not_of(" \t", colon + 1);
-        return begin == std::string::npos ? "" : line.substr(begin);
-    }
-    return "";
 }
 
 std::string read_text(const std::filesystem::path& file) {

@@ -56,9 +56,7 @@ bool reader_has_gone();
 // What killed runs left of an output: removed with --force, else told in a warning.
 void settle_leftovers(const CommonOptions& options, const std::filesystem::path& output, bool force);
 
-std::string mebibytes(uint64_t bytes);  // "257 MiB"
-// The value of the first line "KEY : VALUE" of a file of /proc; empty if there is none.
-std::string proc_value(const char* file, std::string_view key);
+std::string mebibytes(uint64_t bytes);                              // "257 MiB"
 std::string read_text(const std::filesystem::path& file);           // a whole file that must be valid UTF-8
 void check_utf8(const std::string& text, std::string_view option);  // Error (usage) with the byte offset
 

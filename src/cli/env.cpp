@@ -10,6 +10,7 @@
 
 #include "backend/cuda_library.h"
 #include "cli/command.h"
+#include "core/proc.h"
 #include "core/thread_pool.h"
 #include "halfbyte/cuda.h"
 #include "halfbyte/version.h"
@@ -35,7 +36,7 @@ std::string_view description_of(CpuLevel level) {
 
 // In bytes; 0 if the system does not say.
 uint64_t memory(std::string_view key) {
-    return std::strtoull(proc_value("/proc/meminfo", key).c_str(), nullptr, 10) * 1024;
+    return proc_bytes("/proc/meminfo", key);
 }
 
 // The limit of the control group; 0: none.

@@ -3,16 +3,13 @@
 #include <sys/resource.h>
 
 #include <fstream>
-#include <string>
+
+#include "core/proc.h"
 
 namespace halfbyte {
 
 uint64_t peak_memory_bytes() {
-    std::ifstream status("/proc/self/status");
-    for (std::string word; status >> word;) {
-        uint64_t kilobytes = 0;
-        if (word == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
-    }
+    if (const uint64_t bytes = proc_bytes("/proc/self/status", "VmHWM"); bytes > 0) return bytes;
     struct rusage usage{};  // without /proc; may count what the parent had before
     return ::getrusage(RUSAGE_SELF, &usage) == 0 ? uint64_t(usage.ru_maxrss) * 1024 : 0;
 }

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
+#include "core/aligned_memory.h"
 #include "core/check.h"
-#include "core/huge_pages.h"
 #include "model/weights.h"
 #include "reference/rope_scaling.h"
 

@@ -1,8 +1,6 @@
 #include "model/workspace.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 
 namespace halfbyte::model {
 
@@ -19,9 +17,7 @@ void* Workspace::take_bytes(size_t bytes) {
             blocks_.push_back({allocate_huge_pages(bytes), bytes});
         } else {
             const size_t size = std::max(bytes, smallest_block);
-            Memory memory(static_cast<std::byte*>(std::aligned_alloc(alignment, size)));
-            if (memory == nullptr) throw std::bad_alloc();
-            blocks_.push_back({std::move(memory), size});
+            blocks_.push_back({allocate_aligned(size, alignment), size});
         }
     }
     void* const taken = blocks_[block_].memory.get() + used_;

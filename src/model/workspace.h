@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/huge_pages.h"
+#include "core/aligned_memory.h"
 
 namespace halfbyte::model {
 

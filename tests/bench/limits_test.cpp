@@ -3,21 +3,14 @@
 #include <gtest/gtest.h>
 
 #include "halfbyte/error.h"
+#include "round_limits.h"
 
 namespace halfbyte::bench {
 namespace {
 
-const Limits round_numbers = {.threads = 1,
-                              .memory_read = {10, 0},
-                              .memory_copy = {5, 0},
-                              .l2_read = {100, 0},
-                              .l2_copy = {50, 0},
-                              .int8 = Limit{200, 0},
-                              .fp32 = Limit{20, 0}};
-
 TEST(Limits, TheLargestTimeHolds) {
     const auto expect = [](const Work& work, double seconds, const char* name) {
-        const Bound bound = bound_of(work, round_numbers);
+        const Bound bound = bound_of(work, round_limits);
         EXPECT_DOUBLE_EQ(bound.seconds, seconds);
         EXPECT_EQ(bound.name, name);
     };
@@ -37,12 +30,12 @@ TEST(Limits, DoubtsAreNamed) {
         for (const std::string& doubt : doubts_about(limits)) all += doubt + "\n";
         return all;
     };
-    EXPECT_EQ(doubts(round_numbers).find("scatters"), std::string::npos);
-    EXPECT_EQ(doubts(round_numbers).find("wrong"), std::string::npos);
-    Limits noisy = round_numbers;
+    EXPECT_EQ(doubts(round_limits).find("scatters"), std::string::npos);
+    EXPECT_EQ(doubts(round_limits).find("wrong"), std::string::npos);
+    Limits noisy = round_limits;
     noisy.memory_read.spread = 0.5;
     EXPECT_NE(doubts(noisy).find("read bandwidth of 1 thread scatters by 50 %"), std::string::npos);
-    Limits implausible = round_numbers;
+    Limits implausible = round_limits;
     implausible.l2_read.value = 9;
     EXPECT_NE(doubts(implausible).find("memory at 10.0 GB/s and L2 at 9.0"), std::string::npos);
 }

@@ -5,16 +5,10 @@
 
 #include <set>
 
+#include "round_limits.h"
+
 namespace halfbyte::bench {
 namespace {
-
-const Limits limits = {.threads = 1,
-                       .memory_read = {10, 0},
-                       .memory_copy = {5, 0},
-                       .l2_read = {100, 0},
-                       .l2_copy = {50, 0},
-                       .int8 = Limit{200, 0},
-                       .fp32 = Limit{20, 0}};
 
 TEST(Rows, NamesAreUnique) {
     std::set<std::string> names;
@@ -86,7 +80,7 @@ TEST(Rows, AWrongKernelIsNotTimed) {
             .make = [&](const Context&, int64_t) { return std::make_unique<Counted>(&calls, &sets, &wrong); },
             .note = {}};
     const auto operation = row.make(context, 1);
-    const auto measured = [&] { return measure(row, *operation, context, limits, 0, [] {}); };
+    const auto measured = [&] { return measure(row, *operation, context, round_limits, 0, [] {}); };
     Measurement found = measured();
     EXPECT_EQ(found.difference, "row 3 is wrong");
     EXPECT_EQ(calls, 1);
@@ -112,7 +106,7 @@ TEST(Rows, AWrongKernelIsNotTimed) {
 
 TEST(Rows, ALevelWithoutVectorsHasNoComputeLimit) {
     const Context context(1);
-    Limits scalar = limits;
+    Limits scalar = round_limits;
     scalar.int8 = scalar.fp32 = std::nullopt;
     for (const Row& row : all_rows()) {
         if (row.name() != "matmul_w4a4 M=1 N=256 K=2048 L2" && row.name() != "quantize_bf16 16x4096 L2")

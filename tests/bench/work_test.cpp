@@ -4,6 +4,7 @@
 #include "bench/model.h"
 #include "checkpoint/checkpoint.h"
 #include "halfbyte/error.h"
+#include "round_limits.h"
 
 namespace halfbyte::bench {
 namespace {
@@ -45,15 +46,8 @@ TEST(ModelWork, CountsWhatIsWalkedThrough) {
 
 TEST(ModelBench, RunsEachTest) {
     const Context context(1);
-    const Limits limits = {.threads = 1,
-                           .memory_read = {10, 0},
-                           .memory_copy = {5, 0},
-                           .l2_read = {100, 0},
-                           .l2_copy = {50, 0},
-                           .int8 = Limit{200, 0},
-                           .fp32 = Limit{20, 0}};
     const ModelResult result =
-        measure_model(context, file, limits, {.prompt = 20, .generated = 3, .repeats = 2}, {});
+        measure_model(context, file, round_limits, {.prompt = 20, .generated = 3, .repeats = 2}, {});
     ASSERT_EQ(result.rows.size(), 2u);
     EXPECT_EQ(result.rows[0].test, "pp20");
     EXPECT_EQ(result.rows[1].test, "tg3");
@@ -65,14 +59,14 @@ TEST(ModelBench, RunsEachTest) {
         EXPECT_DOUBLE_EQ(row.share, row.mean / row.limit);
     }
     const auto source = checkpoint::open_checkpoint(file);
-    const Bound bound = bound_of(generate_work(*source, model::Arithmetic::kernel, 3), limits);
+    const Bound bound = bound_of(generate_work(*source, model::Arithmetic::kernel, 3), round_limits);
     EXPECT_DOUBLE_EQ(result.rows[1].limit, 3 / bound.seconds);
     EXPECT_EQ(result.rows[1].bound, bound.name);
 
-    EXPECT_EQ(
-        measure_model(context, file, limits, {.prompt = 0, .generated = 3, .repeats = 1}, {}).rows.size(),
-        1u);
-    EXPECT_THROW(measure_model(context, file, limits, {.prompt = 1 << 30}, {}), Error);
+    EXPECT_EQ(measure_model(context, file, round_limits, {.prompt = 0, .generated = 3, .repeats = 1}, {})
+                  .rows.size(),
+              1u);
+    EXPECT_THROW(measure_model(context, file, round_limits, {.prompt = 1 << 30}, {}), Error);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "core/huge_pages.h"
+#include "core/aligned_memory.h"
 
 #include <sys/mman.h>
 
@@ -11,11 +11,16 @@ static size_t rounded_up(size_t bytes, size_t unit) {
     return (bytes + unit - 1) / unit * unit;
 }
 
-Memory allocate_huge_pages(size_t bytes) {
-    const size_t size = rounded_up(std::max<size_t>(bytes, 1), huge_page_bytes);
-    Memory memory(static_cast<std::byte*>(std::aligned_alloc(huge_page_bytes, size)));
+Memory allocate_aligned(size_t bytes, size_t alignment) {
+    const size_t size = rounded_up(std::max<size_t>(bytes, 1), alignment);
+    Memory memory(static_cast<std::byte*>(std::aligned_alloc(alignment, size)));
     if (memory == nullptr) throw std::bad_alloc();
-    ::madvise(memory.get(), size, MADV_HUGEPAGE);
+    return memory;
+}
+
+Memory allocate_huge_pages(size_t bytes) {
+    Memory memory = allocate_aligned(bytes, huge_page_bytes);
+    ::madvise(memory.get(), rounded_up(bytes, huge_page_bytes), MADV_HUGEPAGE);
     return memory;
 }
 
