@@ -126,9 +126,10 @@ struct MxFp4DequantizeArgs {
 // pair (i, i + h) becomes (fl(a + b), fl(a - b)). Any other T: acc = fma(x_k, T_kj, acc) from +0 in order of
 // k. Source: Sylvester 1867; Ashkboos et al., arXiv:2404.00456, for its use before quantising.
 enum class Accumulation {
-    contract,    // the order above: the same bits everywhere
-    tensor_core  // GPU only: BF16 x and BF16 T, sums as the device's matrix unit makes them, not rounded
-                 // before they are used
+    contract,     // the order above: the same bits everywhere
+    tensor_core,  // GPU only: BF16 x and BF16 T, sums as the device's matrix unit makes them, not rounded
+                  // before they are used
+    library       // GPU products only: cuBLASLt's
 };
 struct BlockTransform {
     int64_t n = 0;                   // >= 1, divides K; Hadamard: a power of two; on a GPU 16, 32, 64 or 128
