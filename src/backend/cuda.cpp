@@ -1,5 +1,6 @@
 // The door to the GPU: the arguments are checked once, a kernel is chosen, it is launched. The choice: the
-// first kernel of the operation's list without a reason against it; one asked for by name runs or fails.
+// first kernel of the operation's list without a reason against it, of a product's in the order of
+// cuda/matmul_choice.h; one asked for by name runs or fails.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include "backend/checks.h"
 #include "backend/cuda_library.h"
 #include "core/check.h"
+#include "cuda/matmul_choice.h"
 #include "cuda/matmul_workspace.h"
 #include "cuda/workspace.h"
 
@@ -52,8 +54,8 @@ std::vector<KernelStatus> table_of(const Kernels& kernels, KernelList<Args> list
                                    const DeviceInfo& device) {
     const std::string architecture = architecture_reason(kernels, device);
     std::vector<KernelStatus> table;
-    for (const Kernel<Args>& kernel : list)
-        table.push_back({std::string(kernel.name), reason_against(kernel, architecture, args, device)});
+    for (const Kernel<Args>* kernel : in_order(list, args, device))
+        table.push_back({std::string(kernel->name), reason_against(*kernel, architecture, args, device)});
     return table;
 }
 
@@ -83,12 +85,12 @@ template <typename Args>
 const Kernel<Args>& choose(const char* operation, const Kernels& kernels, KernelList<Args> list,
                            const Args& args, std::string_view asked, const DeviceInfo& device) {
     const std::string architecture = architecture_reason(kernels, device);
-    for (const Kernel<Args>& kernel : list) {
-        if (!asked.empty() && kernel.name != asked) continue;
-        const std::string reason = reason_against(kernel, architecture, args, device);
-        if (reason.empty()) return kernel;
+    for (const Kernel<Args>* kernel : in_order(list, args, device)) {
+        if (!asked.empty() && kernel->name != asked) continue;
+        const std::string reason = reason_against(*kernel, architecture, args, device);
+        if (reason.empty()) return *kernel;
         check(asked.empty(), ErrorKind::unsupported,
-              "{}: the kernel {} was asked for and cannot run on {}: {}", operation, kernel.name,
+              "{}: the kernel {} was asked for and cannot run on {}: {}", operation, kernel->name,
               text_of(device), reason);
     }
     fail_without_kernel(operation, table_of(kernels, list, args, device), asked, device);
