@@ -1,4 +1,5 @@
-// W4A4 and W4A16 products of many tokens on Hopper: device/prefill_kernel.cuh, in the tile that suits the size.
+// W4A4 and W4A16 products of many tokens on Hopper: device/prefill_kernel.cuh, in the tile that suits the
+// size.
 #include "cuda/device/prefill_activations.cuh"
 #include "cuda/device/prefill_kernel.cuh"
 #include "cuda/operations.h"
@@ -20,14 +21,15 @@ constexpr Candidate candidate(double time) {
 
 template <typename T>
 constexpr Candidate of_chains[] = {
-    candidate<T, PrefillShape<false, 1, 1, 64, 0, 0, 2, 8>>(28),
-    candidate<T, PrefillShape<false, 1, 1, 128, 0, 0, 2, 8>>(37.5),
-    candidate<T, PrefillShape<false, 2, 1, 128, 0, 0, 2, 8>>(54),
-    candidate<T, PrefillShape<false, 2, 1, 192, 0, 0, 2, 6>>(71),
+    candidate<T, PrefillShape<false, 1, 1, 64, 0, 0, 2, 8>>(24),
+    candidate<T, PrefillShape<false, 1, 1, 128, 0, 0, 2, 8>>(37),
+    candidate<T, PrefillShape<false, 2, 1, 128, 0, 0, 2, 8>>(54.5),
+    candidate<T, PrefillShape<false, 2, 1, 176, 0, 0, 2, 6>>(65.5),
+    candidate<T, PrefillShape<false, 2, 1, 192, 0, 0, 2, 6>>(69.5),
 };
 constexpr Candidate of_blocks[] = {
-    candidate<__nv_bfloat16, PrefillShape<true, 1, 2, 64, 64, 3, 2, 8>>(65),
-    candidate<__nv_bfloat16, PrefillShape<true, 1, 2, 128, 128, 2, 2, 4>>(97),
+    candidate<__nv_bfloat16, PrefillShape<true, 1, 2, 64, 64, 3, 2, 8>>(64.5),
+    candidate<__nv_bfloat16, PrefillShape<true, 1, 2, 128, 128, 2, 2, 4>>(98),
     candidate<__nv_bfloat16, PrefillShape<true, 2, 1, 192, 96, 2, 2, 4>>(140),
 };
 
@@ -87,8 +89,9 @@ void launch_w4a4(const MatmulW4A4Args& args, const Launch& launch, const DeviceI
 void launch_w4a16(const MatmulW4A16Args& args, const Launch& launch, const DeviceInfo& device) {
     if (args.d.rows == 0 || args.w.n == 0) return;
     const ConstMatrix x = prepare_activations(args, launch);
-    launch_best(x.type == DType::f16 ? std::span<const Candidate>(of_chains<__half>) : of_chains<__nv_bfloat16>, x,
-                problem_of(args, x.type), launch, device);
+    launch_best(
+        x.type == DType::f16 ? std::span<const Candidate>(of_chains<__half>) : of_chains<__nv_bfloat16>, x,
+        problem_of(args, x.type), launch, device);
 }
 
 }  // namespace

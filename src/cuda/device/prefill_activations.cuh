@@ -1,6 +1,6 @@
-// The activations of a product of many tokens as tensor copies can read them: a matrix [M, K] of 16-bit elements
-// whose rows begin at multiples of 16 bytes. Quantised ones become BF16, code * SF, which is exact; a matrix that
-// is quantised on the way becomes the same. Written to Launch::scratch by a kernel of its own.
+// The activations of a product of many tokens as tensor copies can read them: a matrix [M, K] of 16-bit
+// elements whose rows begin at multiples of 16 bytes. Quantised ones become BF16, code * SF, which is exact;
+// a matrix that is quantised on the way becomes the same. Written to Launch::scratch by a kernel of its own.
 #pragma once
 
 #include "cuda/device/elements_kernel.cuh"
@@ -58,8 +58,8 @@ inline ConstMatrix prepare_activations(const MatmulW4A4Args& args, const Launch&
     const Matrix y = scratch_matrix(launch, DType::bf16, args.d.rows, args.w.k);
     if (args.encode_scale == nullptr) {
         const NvFp4Shape& shape = args.a.shape;
-        launch_elements(CodeValues{args.a.codes, args.a.block_scales, uint32_t(shape.padded_blocks()), shape.layout,
-                                   is_aligned(args.a.codes, 8)},
+        launch_elements(CodeValues{args.a.codes, args.a.block_scales, uint32_t(shape.padded_blocks()),
+                                   shape.layout, is_aligned(args.a.codes, 8)},
                         y, launch);
     } else {
         with_type(args.x.type, [&](auto element) {

@@ -1,10 +1,10 @@
 // Products of many tokens, M > 64: D^T [N, M] = W x^T by wgmma, W from its packed form through registers (the
 // operand A: 64 rows of W a warpgroup, 16 a warp, one strip), x [M, K] from shared memory (the operand B).
 //
-// A tile is row_warpgroups * 64 rows of W by token_warpgroups * tokens tokens. A CTA's last warp fills a ring of
-// stages of 64 elements of K: x by one tensor copy, W by one bulk copy a strip. The CTAs of a cluster take tiles
-// of the same tokens, side by side; each brings a part of x to all of them. The other warps dequantise in
-// registers and multiply, one product of 16 elements in flight while the next is being prepared.
+// A tile is row_warpgroups * 64 rows of W by token_warpgroups * tokens tokens. A CTA's last warp fills a ring
+// of stages of 64 elements of K: x by one tensor copy, W by one bulk copy a strip. The CTAs of a cluster take
+// tiles of the same tokens, side by side; each brings a part of x to all of them. The other warps dequantise
+// in registers and multiply, one product of 16 elements in flight while the next is being prepared.
 //
 // contract: each product of a block begins from zero and is added to the chain in FP32. tensor cores: a chain
 // of 1024 elements is accumulated by the matrix unit. Chains are added in order in FP32, so that a row's bits
@@ -13,28 +13,29 @@
 
 #include "cuda/device/fragments.cuh"
 #include "cuda/device/product_output.cuh"
+#include "cuda/launch.h"
 #include "cuda/ptx/barrier.cuh"
-#include "cuda/ptx/tensor_copy.cuh"
 #include "cuda/ptx/launch.cuh"
 #include "cuda/ptx/memory.cuh"
+#include "cuda/ptx/tensor_copy.cuh"
 #include "cuda/ptx/wgmma.cuh"
-#include "cuda/launch.h"
 #include "format/gpu_weight.h"
 
 namespace halfbyte::cuda {
 
 // tokens: of a warpgroup, N of wgmma. piece: contract: the tokens of one product.
-template <bool contract_, int row_warpgroups_, int token_warpgroups_, int tokens_, int piece_, int products_, int cluster_,
-          int stages_>
+template <bool contract_, int row_warpgroups_, int token_warpgroups_, int tokens_, int piece_, int products_,
+          int cluster_, int stages_>
 struct PrefillShape {
     static constexpr bool contract = contract_;
     static constexpr int row_warpgroups = row_warpgroups_, token_warpgroups = token_warpgroups_;
-    static constexpr int tokens = tokens_, piece = piece_, products = products_, cluster = cluster_, stages = stages_;
+    static constexpr int tokens = tokens_, piece = piece_, products = products_, cluster = cluster_,
+                         stages = stages_;
 
     static constexpr int warpgroups = row_warpgroups * token_warpgroups;
     static constexpr int threads = warpgroups * 128 + 128;
-    // A thread's registers: as launched (65536 over all threads, in steps of 8), then of the filling and of the
-    // multiplying warpgroups; together no more than launched, or the multiplying ones wait for ever.
+    // A thread's registers: as launched (65536 over all threads, in steps of 8), then of the filling and of
+    // the multiplying warpgroups; together no more than launched, or the multiplying ones wait for ever.
     static constexpr int launched = 65536 / threads / 8 * 8, filling = warpgroups == 2 ? 24 : 32,
                          registers = ((warpgroups + 1) * launched - filling) / warpgroups / 8 * 8;
     static constexpr int strips = row_warpgroups * 4;
@@ -89,6 +90,7 @@ struct PrefillShared {
 template <typename S>
 struct RingPlace {
     uint32_t stage = 0, parity = 0;
+    __device__ __forceinline__ uint32_t previous() const { return (stage == 0 ? S::stages : stage) - 1; }
     __device__ __forceinline__ void next() {
         if (++stage == S::stages) {
             stage = 0;
@@ -110,7 +112,10 @@ __device__ __forceinline__ void fill_stages(const PrefillShared<S>& shared, cons
         const uint32_t strip = (tile.row * S::cluster + rank) * S::strips,
                        token = tile.token * S::tile_tokens + rank * part;
         for (uint32_t group = 0; group < p.groups; group++) {
-            ptx::wait(shared.empty + 8 * place.stage, place.parity ^ 1);
+            // accumulate() releases a stage from within the next one, without a condition (a branch there
+            // makes wgmma wait, C7513): so the last stage is released once before it has been filled.
+            const bool released_first = !S::contract && place.stage == S::stages - 1;
+            ptx::wait(shared.empty + 8 * place.stage, place.parity ^ uint32_t(!released_first));
             const uint32_t full = shared.full + 8 * place.stage,
                            x = shared.x + place.stage * S::x_bytes + rank * (part * 128);
             ptx::arrive_and_expect(full, S::x_bytes + S::w_bytes);
@@ -136,13 +141,16 @@ struct StripGroup {
     }
     template <typename T, bool special>
     __device__ __forceinline__ void operand(int block, uint32_t (&a)[4]) const {
-        dequantize<T>(block == 0 ? codes.x : block == 1 ? codes.y : block == 2 ? codes.z : codes.w,
+        dequantize<T>(block == 0   ? codes.x
+                      : block == 1 ? codes.y
+                      : block == 2 ? codes.z
+                                   : codes.w,
                       scales_of<T, special>(scales, block), a);
     }
 };
 
-// d of one tile of a warpgroup: rows g and g + 8 of the warp's strip (lane = 4 g + q); registers 4 j .. 4 j + 3
-// are the tokens 8 j + 2 q and the next of row g, then of row g + 8.
+// d of one tile of a warpgroup: rows g and g + 8 of the warp's strip (lane = 4 g + q); registers 4 j .. 4 j +
+// 3 are the tokens 8 j + 2 q and the next of row g, then of row g + 8.
 template <int registers>
 __device__ __forceinline__ void store_tile(const PrefillProblem& p, uint32_t transpose, uint32_t token,
                                            uint32_t row, const float (&sums)[registers]) {
@@ -153,7 +161,8 @@ __device__ __forceinline__ void store_tile(const PrefillProblem& p, uint32_t tra
     for (int i = 0; i < 2; i++) {
         const uint32_t n = min(row + g + 8 * i, out.columns - 1);
         column[i] = out.column_decode[n];
-        bias[i] = out.bias != nullptr ? load_widened(out.bias, out.bias_type, n) : -0.0f;  // -0 changes nothing
+        bias[i] =
+            out.bias != nullptr ? load_widened(out.bias, out.bias_type, n) : -0.0f;  // -0 changes nothing
     }
     const bool per_row = out.row_decode != nullptr && out.row_decode_per_row;
     const float one_decode = out.row_decode != nullptr ? out.row_decode[0] : 1.0f;
@@ -162,8 +171,8 @@ __device__ __forceinline__ void store_tile(const PrefillProblem& p, uint32_t tra
         float decode[4];
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
-            decode[i] =
-                per_row ? out.row_decode[min(token + 8 * j + i / 2 * 8 + 2 * q + i % 2, out.rows - 1)] : one_decode;
+            decode[i] = per_row ? out.row_decode[min(token + 8 * j + i / 2 * 8 + 2 * q + i % 2, out.rows - 1)]
+                                : one_decode;
 #pragma unroll
         for (int i = 0; i < 8; i++)
             values[i] = sums[4 * j + i] * p.unscale * (decode[i / 4 * 2 + i % 2] * column[i / 2 % 2]) +
@@ -186,8 +195,8 @@ __device__ __forceinline__ void store_tile(const PrefillProblem& p, uint32_t tra
     }
     // 16 bits: through shared memory, so that a lane stores 8 neighbours of one token.
     const uint32_t first = row + lane % 2 * 8;
-    const bool vectors = reinterpret_cast<uintptr_t>(out.d) % 16 == 0 && out.stride % 8 == 0 &&
-                         first + 8 <= out.columns;
+    const bool vectors =
+        reinterpret_cast<uintptr_t>(out.d) % 16 == 0 && out.stride % 8 == 0 && first + 8 <= out.columns;
     auto* d = static_cast<uint16_t*>(out.d) + uint64_t(token + lane / 2) * uint64_t(out.stride) + first;
     const uint32_t address = transpose + (lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16;
 #pragma unroll
@@ -268,11 +277,11 @@ struct Multiplier {
             ptx::wgmma_bf16(d, a, ptx::wgmma_descriptor(x), accumulate);
     }
 
-    // sums: of all chains of the tile, each accumulated by the matrix unit. Two blocks are multiplied while the
-    // next two are dequantised.
+    // sums: of all chains of the tile, each accumulated by the matrix unit. A product with registers is
+    // issued when the matrix unit begins it: meanwhile the next block is dequantised.
     template <bool special>
     __device__ __forceinline__ void accumulate(float (&sums)[registers]) {
-        uint32_t a[2][2][4];
+        uint32_t a[4][4];
         float chain[registers];
 #pragma unroll
         for (int i = 0; i < registers; i++) sums[i] = 0.0f;
@@ -280,36 +289,29 @@ struct Multiplier {
         for (uint32_t left = p.groups; left > 0;) {
             const uint32_t groups = min(prefill_chain_groups, left);
             left -= groups;
-            uint32_t stage = 0;
             for (uint32_t i = 0; i < groups; i++) {
-                const uint32_t previous = stage, x = this->x();
-                stage = place.stage;
+                const uint32_t x = this->x(), previous = place.previous();
+                place.next();
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    group.operand<T, special>(2 * half, a[half][0]);
-                    group.operand<T, special>(2 * half + 1, a[half][1]);
+                for (int block = 0; block < 4; block++) {
+                    group.operand<T, special>(block, a[block]);
                     ptx::wgmma_fence();
-                    multiply(chain, a[half][0], x + 4 * half, half > 0 || i > 0);
-                    multiply(chain, a[half][1], x + 4 * half + 2, true);
+                    multiply(chain, a[block], x + 2 * block, block > 0 || i > 0);
                     ptx::wgmma_commit();
-                    if (half == 1) {
-                        place.next();
-                        if (i + 1 < groups || left > 0) group = wait_for_group();
-                    }
-                    ptx::wgmma_wait<1>();
-                    if (half == 0 && i > 0) release(previous);
+                    if (block == 3 && (i + 1 < groups || left > 0)) group = wait_for_group();
+                    ptx::wgmma_wait<2>();
+                    if (block == 1) release(previous);
                 }
             }
             ptx::wgmma_wait<0>();
             ptx::keep_registers(chain);
-            release(stage);
 #pragma unroll
             for (int i = 0; i < registers; i++) sums[i] += chain[i];
         }
     }
 
-    // chain: ends as the sum of all chains. Of three products one is added while the others are made; none is made
-    // across the loop's edge, where ptxas would have them wait for each other (C7514).
+    // chain: ends as the sum of all chains. Of three products one is added while the others are made; none is
+    // made across the loop's edge, where ptxas would have them wait for each other (C7514).
     template <bool special>
     __device__ __forceinline__ void accumulate_blocks(float (&chain)[registers]) {
         constexpr int pieces = S::tokens / S::piece, steps = 4 * pieces, piece_registers = S::piece / 2,
@@ -321,20 +323,19 @@ struct Multiplier {
         StripGroup group = wait_for_group();
         group.operand<T, special>(0, a[0]);
         for (uint32_t i = 0;; i++) {
-            const uint32_t stage = place.stage, x = this->x();
+            const uint32_t x = this->x(), stage = place.stage;
             const bool last = i + 1 == p.groups;
+            place.next();
 #pragma unroll
             for (int step = 0; step < steps + products - 1; step++) {
                 if (step < steps) {
                     const int block = step / pieces, piece = step % pieces;
                     ptx::wgmma_fence();
-                    multiply(product[step % products], a[block], x + 2 * block + piece * (S::piece * 8), false);
+                    multiply(product[step % products], a[block], x + 2 * block + piece * (S::piece * 8),
+                             false);
                     ptx::wgmma_commit();
                     if (piece == 0 && block < 3) group.operand<T, special>(block + 1, a[block + 1]);
-                    if (step == steps - 1) {
-                        place.next();
-                        if (!last) group = wait_for_group();
-                    }
+                    if (step == steps - 1 && !last) group = wait_for_group();
                 }
                 const int added = step - (products - 1);
                 if (added < 0) continue;
@@ -374,8 +375,9 @@ struct Multiplier {
                 chain[r + 3] = __uint_as_float(sum.w) + chain[r + 3];
             }
             if (keep)
-                ptx::store_shared_16(total, make_uint4(__float_as_uint(chain[r]), __float_as_uint(chain[r + 1]),
-                                                       __float_as_uint(chain[r + 2]), __float_as_uint(chain[r + 3])));
+                ptx::store_shared_16(
+                    total, make_uint4(__float_as_uint(chain[r]), __float_as_uint(chain[r + 1]),
+                                      __float_as_uint(chain[r + 2]), __float_as_uint(chain[r + 3])));
         }
     }
 
@@ -442,13 +444,14 @@ __global__ void __launch_bounds__(S::threads, 1)
 }
 
 // The driver's cuTensorMapEncodeTiled, asked for at run time, so that nothing links libcuda.
-inline CUtensorMap encode_map(CUtensorMapDataType type, uint32_t rank, const void* data, const cuuint64_t* sizes,
-                              const cuuint64_t* strides, const cuuint32_t* box, CUtensorMapSwizzle swizzle) {
+inline CUtensorMap encode_map(CUtensorMapDataType type, uint32_t rank, const void* data,
+                              const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                              CUtensorMapSwizzle swizzle) {
     static const auto encode = [] {
         void* function = nullptr;
         cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-        check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
-                                                    &found),
+        check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                    cudaEnableDefault, &found),
                    "cuTensorMapEncodeTiled");
         return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
     }();
@@ -465,10 +468,12 @@ inline CUtensorMap encode_map(CUtensorMapDataType type, uint32_t rank, const voi
 
 // x [rows, cols] of 16-bit elements in boxes of a group's columns; zeros around the matrix.
 inline CUtensorMap map_of_activations(const ConstMatrix& x, uint32_t box_rows) {
-    const cuuint64_t sizes[2] = {cuuint64_t(x.cols), cuuint64_t(x.rows)}, strides[1] = {cuuint64_t(x.stride) * 2};
+    const cuuint64_t sizes[2] = {cuuint64_t(x.cols), cuuint64_t(x.rows)},
+                     strides[1] = {cuuint64_t(x.stride) * 2};
     const cuuint32_t box[2] = {uint32_t(gpu_group_k), box_rows};
-    return encode_map(x.type == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-                      x.data, sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+    return encode_map(
+        x.type == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x.data,
+        sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 // The groups of a packed weight [strips, groups, 576 bytes] in boxes of one group of several strips.
@@ -476,7 +481,8 @@ inline CUtensorMap map_of_weight(const PrefillProblem& p, uint32_t box_strips) {
     const cuuint64_t sizes[3] = {gpu_group_bytes / 4, p.groups, p.strips},
                      strides[2] = {gpu_group_bytes, cuuint64_t(gpu_group_bytes) * p.groups};
     const cuuint32_t box[3] = {gpu_group_bytes / 4, 1, box_strips};
-    return encode_map(CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, p.weight, sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_NONE);
+    return encode_map(CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, p.weight, sizes, strides, box,
+                      CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 // x: what TMA can address; [M, K], K at least the weight's.

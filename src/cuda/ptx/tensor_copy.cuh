@@ -1,5 +1,5 @@
-// Copies of boxes of a tensor, and what CTAs of a cluster that share them need. PTX ISA: cp.async.bulk.tensor, mapa,
-// barrier.cluster, sm_90 and later.
+// Copies of boxes of a tensor, and what CTAs of a cluster that share them need. PTX ISA:
+// cp.async.bulk.tensor, mapa, barrier.cluster, sm_90 and later.
 #pragma once
 
 #include <cuda.h>
@@ -16,8 +16,9 @@ __device__ __forceinline__ void meet_cluster_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
 }
-// Arrives at the barrier at the same place in another CTA of the cluster. It orders reads of shared memory, no
-// writes: a release at the scope of the cluster is a fence of the whole GPU (measured: three times slower).
+// Arrives at the barrier at the same place in another CTA of the cluster. It orders reads of shared memory,
+// no writes: a release at the scope of the cluster is a fence of the whole GPU (measured: three times
+// slower).
 __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
     asm volatile(
         "{.reg .b32 remote;\n"
@@ -28,8 +29,8 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
 }
 
 // The box of the map at (column, row); what lies outside of the matrix arrives as zeros and counts too.
-__device__ __forceinline__ void copy_box(uint32_t shared, const CUtensorMap& map, uint32_t column, uint32_t row,
-                                         uint32_t barrier) {
+__device__ __forceinline__ void copy_box(uint32_t shared, const CUtensorMap& map, uint32_t column,
+                                         uint32_t row, uint32_t barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
         "[%4];" ::"r"(shared),
@@ -50,7 +51,8 @@ __device__ __forceinline__ void copy_box_to_cluster(uint32_t shared, const CUten
 __device__ __forceinline__ void copy_box_3d(uint32_t shared, const CUtensorMap& map, uint32_t middle,
                                             uint32_t outer, uint32_t barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+        "%4}], "
         "[%5];" ::"r"(shared),
         "l"(&map), "r"(0), "r"(middle), "r"(outer), "r"(barrier)
         : "memory");
