@@ -77,9 +77,9 @@ struct UnpackWeightArgs {
 // reads after). So whatever wrote the weight must have been waited for by the host, or have been followed in
 // the stream by a kernel that is no product.
 struct MatmulW4A4Args {
-    NvFp4View a;                          // [M, K], any layout; or codes = null and
-    ConstMatrix x;                        // [M, K] with
-    const float* encode_scale = nullptr;  // G > 0: one number, or [M] if encode_scale_per_row
+    NvFp4View a;                          // [M, K], any layout; or, with an encode_scale,
+    ConstMatrix x;                        // [M, K]
+    const float* encode_scale = nullptr;  // null, or G > 0: one number, or [M] if encode_scale_per_row
     bool encode_scale_per_row = false;
     PackedWeight w;                     // [N, K]
     const float* row_decode = nullptr;  // Da: one number, or [M] if row_decode_per_row; null: 1

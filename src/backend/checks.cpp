@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "format/gpu_weight.h"
 #include "format/scale_layout.h"
 
 namespace halfbyte {
@@ -627,6 +628,146 @@ void check_gpu_arguments(const RmsNormQuantizeArgs& args) {
     check_aligned("rms_norm_quantize", "residual", args.residual);
     check_aligned("rms_norm_quantize", "weight", args.weight);
     check_gpu_quantized("rms_norm_quantize", args.quantize);
+}
+
+namespace {
+
+// The packed weight and the partial sums of a product fit 63 bits for every n that the kernels count.
+constexpr int64_t largest_product_k = int64_t(1) << 24;
+
+void check_product_size(const char* operation, int64_t n, int64_t k) {
+    check(n >= 0 && k >= 0, usage, "{}: the weight is [{}, {}]; sizes must not be negative", operation, n, k);
+    check_gpu_size(operation, n, k);
+    check(k <= largest_product_k, ErrorKind::unsupported, "{}: K = {}; at most {} is possible on a GPU",
+          operation, k, largest_product_k);
+}
+
+void check_aligned_to_16(const char* operation, const char* what, const void* data) {
+    const auto address = reinterpret_cast<uintptr_t>(data);
+    check(address % 16 == 0, usage,
+          "{}: {} is at an address that is {} modulo 16; a multiple of 16 is needed", operation, what,
+          address % 16);
+}
+
+Memory memory_of(const cuda::PackedWeight& w) {
+    return {w.data, gpu_weight_bytes(w.n, w.k)};
+}
+
+void check_packed(const char* operation, const cuda::PackedWeight& w) {
+    check_product_size(operation, w.n, w.k);
+    check(w.data != nullptr || w.n == 0, usage,
+          "{}: the packed weight [{}, {}] is null; {} bytes of device memory are needed", operation, w.n, w.k,
+          gpu_weight_bytes(w.n, w.k));
+    check_aligned_to_16(operation, "the packed weight", w.data);
+}
+
+// What both products have; k: of the activations.
+template <typename Args>
+void check_gpu_product(const char* operation, const Args& args, int64_t rows, int64_t k) {
+    constexpr int64_t most_rows = 65536;
+    check_packed(operation, args.w);
+    check(args.w.k == k, usage, "{}: activations have K = {}, the weight has K = {}", operation, k, args.w.k);
+    check(args.w.n == args.d.cols, usage, "{}: the output has {} columns, the weight has N = {}", operation,
+          args.d.cols, args.w.n);
+    check_output(operation, args.d, rows, args.column_decode, args.bias_type);
+    check(rows <= most_rows, ErrorKind::unsupported,
+          "{}: the activations have {} rows; at most {} are possible: split them", operation, rows,
+          most_rows);
+    check_aligned(operation, "d", args.d);
+    check_aligned(operation, "column_decode", args.column_decode, DType::f32);
+    check_aligned(operation, "bias", args.bias, args.bias_type);
+    const Memory d(args.d);
+    check_apart(operation, "d", d, "the packed weight", memory_of(args.w));
+    check_apart(operation, "d", d, "column_decode", {args.column_decode, 4 * args.d.cols});
+    check_apart(operation, "d", d, "bias", {args.bias, args.d.cols * int64_t(size_of(args.bias_type))});
+}
+
+}  // namespace
+
+void check_gpu_arguments(const cuda::PackWeightArgs& args) {
+    const char* operation = "pack_weight";
+    check(args.part_count >= 1 && args.part_count <= args.most_parts, usage,
+          "{}: part_count = {}; 1 to {} are possible", operation, args.part_count, args.most_parts);
+    int64_t n = 0;
+    for (int i = 0; i < args.part_count; i++) {
+        const NvFp4View& part = args.parts[i];
+        check_view(operation, fmt::format("parts[{}]", i).c_str(), part);
+        check(part.shape.k == args.parts[0].shape.k, usage,
+              "{}: parts[{}] has K = {}, parts[0] has K = {}; one K is needed", operation, i, part.shape.k,
+              args.parts[0].shape.k);
+        check_gpu_size(operation, part.shape.padded_rows, part.shape.padded_k);
+        n += part.shape.rows;
+    }
+    const cuda::PackedWeight packed = {args.packed, n, args.parts[0].shape.k};
+    check_packed(operation, packed);
+    for (int i = 0; i < args.part_count; i++) {
+        const auto& [codes, block_scales, shape] = args.parts[i];
+        check_apart(operation, "packed", memory_of(packed), "codes", {codes, shape.code_bytes()});
+        check_apart(operation, "packed", memory_of(packed), "block_scales",
+                    {block_scales, shape.scale_bytes()});
+    }
+}
+
+void check_gpu_arguments(const cuda::UnpackWeightArgs& args) {
+    const char* operation = "unpack_weight";
+    check_packed(operation, args.w);
+    const NvFp4Shape shape = NvFp4Shape::of(args.w.n, args.w.k);
+    check((args.codes != nullptr && args.block_scales != nullptr) || shape.code_bytes() == 0, usage,
+          "{}: no memory for codes or block scales of [{}, {}]", operation, args.w.n, args.w.k);
+    const Memory codes(args.codes, shape.code_bytes()), scales(args.block_scales, shape.scale_bytes());
+    check_apart(operation, "codes", codes, "the packed weight", memory_of(args.w));
+    check_apart(operation, "block_scales", scales, "the packed weight", memory_of(args.w));
+    check_apart(operation, "codes", codes, "block_scales", scales);
+}
+
+void check_gpu_arguments(const cuda::MatmulW4A4Args& args) {
+    const char* operation = "matmul_w4a4";
+    const bool quantises = args.encode_scale != nullptr;
+    check(!quantises || args.a.codes == nullptr, usage,
+          "{}: a has codes and encode_scale is given; give a, or x with encode_scale", operation);
+    check(quantises || args.x.data == nullptr, usage,
+          "{}: x has data without encode_scale; give x with encode_scale, or a", operation);
+    if (quantises) {
+        check_matrix(operation, "x", args.x);
+        check_aligned(operation, "x", args.x);
+        check_aligned(operation, "encode_scale", args.encode_scale, DType::f32);
+    } else {
+        check_view(operation, "a", args.a);
+        check_gpu_size(operation, args.a.shape.padded_rows, args.a.shape.padded_k);
+        check(!args.encode_scale_per_row, usage,
+              "{}: encode_scale_per_row is given without encode_scale; it belongs to x", operation);
+    }
+    const NvFp4Shape& shape = args.a.shape;
+    check_gpu_product(operation, args, quantises ? args.x.rows : shape.rows,
+                      quantises ? args.x.cols : shape.k);
+    check(args.row_decode != nullptr || !args.row_decode_per_row, usage,
+          "{}: row_decode_per_row is given without row_decode", operation);
+    check_aligned(operation, "row_decode", args.row_decode, DType::f32);
+    check(args.accumulation == Accumulation::contract || args.accumulation == Accumulation::tensor_core ||
+              args.accumulation == Accumulation::library,
+          usage, "{}: accumulation = {}; contract (0), tensor_core (1) and library (2) are possible",
+          operation, int(args.accumulation));
+    const Memory d(args.d);
+    if (quantises) {
+        check_apart(operation, "d", d, "x", Memory(args.x));
+    } else {
+        check_apart(operation, "d", d, "codes", {args.a.codes, shape.code_bytes()});
+        check_apart(operation, "d", d, "block_scales", {args.a.block_scales, shape.scale_bytes()});
+    }
+}
+
+void check_gpu_arguments(const cuda::MatmulW4A16Args& args) {
+    const char* operation = "matmul_w4a16";
+    check(args.x.type == DType::bf16 || args.x.type == DType::f16, usage,
+          "{}: x has type {}; BF16 and F16 are possible on a GPU", operation, name_of(args.x.type));
+    check_matrix(operation, "x", args.x);
+    check_aligned(operation, "x", args.x);
+    check_gpu_product(operation, args, args.x.rows, args.x.cols);
+    check(args.accumulation == Accumulation::tensor_core || args.accumulation == Accumulation::library, usage,
+          "{}: accumulation = {}; tensor_core (1) and library (2) are possible on a GPU, the order of "
+          "contract (0) on the CPU",
+          operation, int(args.accumulation));
+    check_apart(operation, "d", Memory(args.d), "x", Memory(args.x));
 }
 
 }  // namespace halfbyte

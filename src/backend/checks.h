@@ -2,6 +2,7 @@
 // which argument of which operation, what was given and what is needed. Values behind pointers are not read.
 #pragma once
 
+#include "halfbyte/cuda.h"
 #include "halfbyte/operations.h"
 
 namespace halfbyte {
@@ -41,5 +42,9 @@ void check_gpu_arguments(const TransformArgs& args);
 void check_gpu_arguments(const TransformQuantizeArgs& args);
 void check_gpu_arguments(const SiluMulQuantizeArgs& args);
 void check_gpu_arguments(const RmsNormQuantizeArgs& args);
+void check_gpu_arguments(const cuda::PackWeightArgs& args);
+void check_gpu_arguments(const cuda::UnpackWeightArgs& args);
+void check_gpu_arguments(const cuda::MatmulW4A4Args& args);
+void check_gpu_arguments(const cuda::MatmulW4A16Args& args);
 
 }  // namespace halfbyte

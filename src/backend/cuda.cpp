@@ -1,5 +1,6 @@
 // The door to the GPU: the arguments are checked once, a kernel is chosen, it is launched. The choice: the
-// first kernel of the operation's list without a reason against it; one asked for by name runs or fails.
+// first kernel of the operation's list without a reason against it, of a product's in the order of
+// cuda/matmul_choice.h; one asked for by name runs or fails.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -7,6 +8,8 @@
 #include "backend/checks.h"
 #include "backend/cuda_library.h"
 #include "core/check.h"
+#include "cuda/matmul_choice.h"
+#include "cuda/matmul_workspace.h"
 #include "cuda/workspace.h"
 
 namespace halfbyte::cuda {
@@ -51,8 +54,8 @@ std::vector<KernelStatus> table_of(const Kernels& kernels, KernelList<Args> list
                                    const DeviceInfo& device) {
     const std::string architecture = architecture_reason(kernels, device);
     std::vector<KernelStatus> table;
-    for (const Kernel<Args>& kernel : list)
-        table.push_back({std::string(kernel.name), reason_against(kernel, architecture, args, device)});
+    for (const Kernel<Args>* kernel : in_order(list, args, device))
+        table.push_back({std::string(kernel->name), reason_against(*kernel, architecture, args, device)});
     return table;
 }
 
@@ -82,12 +85,12 @@ template <typename Args>
 const Kernel<Args>& choose(const char* operation, const Kernels& kernels, KernelList<Args> list,
                            const Args& args, std::string_view asked, const DeviceInfo& device) {
     const std::string architecture = architecture_reason(kernels, device);
-    for (const Kernel<Args>& kernel : list) {
-        if (!asked.empty() && kernel.name != asked) continue;
-        const std::string reason = reason_against(kernel, architecture, args, device);
-        if (reason.empty()) return kernel;
+    for (const Kernel<Args>* kernel : in_order(list, args, device)) {
+        if (!asked.empty() && kernel->name != asked) continue;
+        const std::string reason = reason_against(*kernel, architecture, args, device);
+        if (reason.empty()) return *kernel;
         check(asked.empty(), ErrorKind::unsupported,
-              "{}: the kernel {} was asked for and cannot run on {}: {}", operation, kernel.name,
+              "{}: the kernel {} was asked for and cannot run on {}: {}", operation, kernel->name,
               text_of(device), reason);
     }
     fail_without_kernel(operation, table_of(kernels, list, args, device), asked, device);
@@ -104,6 +107,18 @@ void check_workspace(const char* operation, const char* what, const Launch& laun
     check(reinterpret_cast<uintptr_t>(launch.workspace) % 4 == 0, ErrorKind::usage,
           "{}: the workspace is at an address that is {} modulo 4; a multiple of 4 is needed", operation,
           reinterpret_cast<uintptr_t>(launch.workspace) % 4);
+}
+
+void check_scratch(const char* operation, const Launch& launch, int64_t needed) {
+    if (needed == 0) return;
+    check(launch.scratch != nullptr, ErrorKind::usage,
+          "{}: the product needs {} bytes of device memory as scratch; null is given", operation, needed);
+    check(launch.scratch_bytes >= needed, ErrorKind::usage,
+          "{}: the product needs a scratch of {} bytes; {} are given", operation, needed,
+          launch.scratch_bytes);
+    check(reinterpret_cast<uintptr_t>(launch.scratch) % 16 == 0, ErrorKind::usage,
+          "{}: the scratch is at an address that is {} modulo 16; a multiple of 16 is needed", operation,
+          reinterpret_cast<uintptr_t>(launch.scratch) % 16);
 }
 
 // launch(), whose Error says only what CUDA said. who: the operation and its kernel.
@@ -126,6 +141,10 @@ void run(const char* operation, KernelList<Args> Kernels::* list, const Launch& 
         check_workspace(operation, "one amax of all rows needs", launch, workspace_bytes_of(args));
     else if constexpr (requires { args.quantize; })
         check_workspace(operation, "dynamic scales need", launch, workspace_bytes_of(args.quantize));
+    else if constexpr (requires { scratch_bytes_of(args); }) {
+        check_workspace(operation, "the product needs", launch, workspace_bytes_of(args));
+        check_scratch(operation, launch, scratch_bytes_of(args));
+    }
     const Kernels& kernels = loaded(operation);
     const DeviceInfo device = current_device(operation, kernels);
     const Kernel<Args>& kernel = choose(operation, kernels, kernels.*list, args, launch.kernel, device);
@@ -160,6 +179,28 @@ int64_t workspace_bytes_of(const QuantizeArgs& args) {
 
 int64_t workspace_bytes_of(const AmaxArgs& args) {
     return amax_workspace_bytes(args.per_row);
+}
+
+int64_t packed_weight_bytes(int64_t n, int64_t k) {
+    check(n >= 0 && k >= 0, ErrorKind::usage, "packed_weight_bytes: n = {}, k = {}; 0 or more is needed", n,
+          k);
+    return gpu_weight_bytes(n, k);
+}
+
+int64_t workspace_bytes_of(const MatmulW4A4Args& args) {
+    return matmul_workspace_bytes(size_of_product(args));
+}
+
+int64_t workspace_bytes_of(const MatmulW4A16Args& args) {
+    return matmul_workspace_bytes(size_of_product(args));
+}
+
+int64_t scratch_bytes_of(const MatmulW4A4Args& args) {
+    return matmul_scratch_bytes(size_of_product(args));
+}
+
+int64_t scratch_bytes_of(const MatmulW4A16Args& args) {
+    return matmul_scratch_bytes(size_of_product(args));
 }
 
 std::vector<KernelStatus> explain(const QuantizeArgs& args, const DeviceInfo& device) {
@@ -206,6 +247,22 @@ std::vector<KernelStatus> explain(const MxFp4DequantizeArgs& args, const DeviceI
     return explained("mxfp4_dequantize", &Kernels::mxfp4_dequantize, args, device);
 }
 
+std::vector<KernelStatus> explain(const PackWeightArgs& args, const DeviceInfo& device) {
+    return explained("pack_weight", &Kernels::pack_weight, args, device);
+}
+
+std::vector<KernelStatus> explain(const UnpackWeightArgs& args, const DeviceInfo& device) {
+    return explained("unpack_weight", &Kernels::unpack_weight, args, device);
+}
+
+std::vector<KernelStatus> explain(const MatmulW4A4Args& args, const DeviceInfo& device) {
+    return explained("matmul_w4a4", &Kernels::matmul_w4a4, args, device);
+}
+
+std::vector<KernelStatus> explain(const MatmulW4A16Args& args, const DeviceInfo& device) {
+    return explained("matmul_w4a16", &Kernels::matmul_w4a16, args, device);
+}
+
 void quantize(const Launch& launch, const QuantizeArgs& args) {
     run("quantize", &Kernels::quantize, launch, args);
 }
@@ -248,6 +305,22 @@ void mxfp4_quantize(const Launch& launch, const MxFp4QuantizeArgs& args) {
 
 void mxfp4_dequantize(const Launch& launch, const MxFp4DequantizeArgs& args) {
     run("mxfp4_dequantize", &Kernels::mxfp4_dequantize, launch, args);
+}
+
+void pack_weight(const Launch& launch, const PackWeightArgs& args) {
+    run("pack_weight", &Kernels::pack_weight, launch, args);
+}
+
+void unpack_weight(const Launch& launch, const UnpackWeightArgs& args) {
+    run("unpack_weight", &Kernels::unpack_weight, launch, args);
+}
+
+void matmul_w4a4(const Launch& launch, const MatmulW4A4Args& args) {
+    run("matmul_w4a4", &Kernels::matmul_w4a4, launch, args);
+}
+
+void matmul_w4a16(const Launch& launch, const MatmulW4A16Args& args) {
+    run("matmul_w4a16", &Kernels::matmul_w4a16, launch, args);
 }
 
 void count_bad_scales(const Launch& launch, const float* scales, int64_t count, int32_t* bad) {

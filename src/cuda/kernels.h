@@ -39,6 +39,10 @@ struct Kernels {
     KernelList<AmaxArgs> amax;
     KernelList<MxFp4QuantizeArgs> mxfp4_quantize;
     KernelList<MxFp4DequantizeArgs> mxfp4_dequantize;
+    KernelList<PackWeightArgs> pack_weight;
+    KernelList<UnpackWeightArgs> unpack_weight;
+    KernelList<MatmulW4A4Args> matmul_w4a4;
+    KernelList<MatmulW4A16Args> matmul_w4a16;
     void (*count_bad_scales)(Stream, const float*, int64_t, int32_t*);
 };
 

@@ -107,6 +107,8 @@ extern "C" __attribute__((visibility("default"))) const Kernels* halfbyte_cuda_k
     static const Kernel<AmaxArgs> amax[] = {kernel::amax};
     static const Kernel<MxFp4QuantizeArgs> mxfp4_quantize[] = {kernel::mxfp4_quantize};
     static const Kernel<MxFp4DequantizeArgs> mxfp4_dequantize[] = {kernel::mxfp4_dequantize};
+    static const Kernel<PackWeightArgs> pack_weight[] = {kernel::pack_weight};
+    static const Kernel<UnpackWeightArgs> unpack_weight[] = {kernel::unpack_weight};
     static const Kernels all = {
         .version = version,
         .unavailable_reason = driver_reason,
@@ -124,6 +126,10 @@ extern "C" __attribute__((visibility("default"))) const Kernels* halfbyte_cuda_k
         .amax = amax,
         .mxfp4_quantize = mxfp4_quantize,
         .mxfp4_dequantize = mxfp4_dequantize,
+        .pack_weight = pack_weight,
+        .unpack_weight = unpack_weight,
+        .matmul_w4a4 = {},
+        .matmul_w4a16 = {},
         .count_bad_scales = launch_count_bad_scales,
     };
     return &all;

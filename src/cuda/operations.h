@@ -18,6 +18,8 @@ extern const Kernel<ConvertScalesArgs> convert_scales;
 extern const Kernel<AmaxArgs> amax;
 extern const Kernel<MxFp4QuantizeArgs> mxfp4_quantize;
 extern const Kernel<MxFp4DequantizeArgs> mxfp4_dequantize;
+extern const Kernel<PackWeightArgs> pack_weight;
+extern const Kernel<UnpackWeightArgs> unpack_weight;
 
 }  // namespace kernel
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "halfbyte/cuda.h"
 #include "halfbyte/operations.h"
 
 namespace halfbyte::reference {
@@ -29,6 +30,11 @@ void silu_mul(const SiluMulArgs& args);
 void softmax(const SoftmaxArgs& args);
 void rope(const RopeArgs& args);
 void attention(const AttentionArgs& args);
+
+// The forms of weights and the products that GPUs have, on memory of the host.
+void pack_weight(const cuda::PackWeightArgs& args);
+void unpack_weight(const cuda::UnpackWeightArgs& args);
+void matmul_w4a4(const cuda::MatmulW4A4Args& args);  // contract
 
 // The sum over K of the products of both operands' code * SF, in units of 2^-20: exact, in any order, for K
 // up to 2^20. sums: out [M, N]; magnitudes (may be null): out [M, N], the sum of the magnitudes of the block

@@ -81,6 +81,38 @@ RmsNormQuantizeArgs right_rms_norm_quantize() {
             .quantize = right_fused()};
 }
 
+// A product of [4, 96] and [40, 96]: 40 rows are 3 strips of 2 groups, 3472 bytes.
+constexpr PackedWeight weight = {memory + 32768, 40, 96};
+PackWeightArgs right_pack() {
+    return {.parts = {{codes, scales, shape},
+                      {codes, scales, NvFp4Shape{36, 96, 36, 96, ScaleLayout::tiled_8x4}}},
+            .part_count = 2,
+            .packed = memory + 32768};
+}
+UnpackWeightArgs right_unpack() {
+    return {.w = weight, .codes = codes, .block_scales = scales};
+}
+MatmulW4A4Args right_w4a4() {
+    return {.a = {codes, scales, shape},
+            .w = weight,
+            .row_decode = numbers,
+            .column_decode = numbers,
+            .bias = memory + 4096,
+            .bias_type = DType::bf16,
+            .d = {memory + 8192, DType::bf16, 4, 40, 41}};
+}
+MatmulW4A4Args right_quantising_w4a4() {
+    MatmulW4A4Args args = right_w4a4();
+    args.a = {};
+    args.x = {memory + 40960, DType::bf16, 4, 96, 100};
+    args.encode_scale = numbers;
+    return args;
+}
+MatmulW4A16Args right_w4a16() {
+    return {
+        .x = input(), .w = weight, .column_decode = numbers, .d = {memory + 8192, DType::bf16, 4, 40, 41}};
+}
+
 struct Row {
     std::function<void()> call;
     std::vector<std::string> parts;  // of the text
@@ -94,6 +126,8 @@ struct Row {
         Launch launch;                           \
         launch.workspace = memory;               \
         launch.workspace_bytes = sizeof(memory); \
+        launch.scratch = memory;                 \
+        launch.scratch_bytes = sizeof(memory);   \
         change;                                  \
         operation(launch, args);                 \
     }
@@ -313,6 +347,104 @@ const std::vector<Row>& rows() {
          {"rms_norm_quantize: block_scales at", "overlaps residual at"}},
         {WRONG(rms_norm_quantize, right_rms_norm_quantize, args.residual.data = memory),
          {"rms_norm_quantize: residual at", "overlaps x at"}},
+        // pack_weight, unpack_weight
+        {WRONG(pack_weight, right_pack, args.part_count = 0), {"pack_weight: part_count = 0; 1 to 8"}},
+        {WRONG(pack_weight, right_pack, args.part_count = 9), {"pack_weight: part_count = 9; 1 to 8"}},
+        {WRONG(pack_weight, right_pack, args.parts[1].codes = nullptr),
+         {"pack_weight: parts[1] [36, 96] has no codes"}},
+        {WRONG(pack_weight, right_pack, args.parts[1].shape.k = 95),
+         {"pack_weight: parts[1] has K = 95, parts[0] has K = 96"}},
+        {WRONG(pack_weight, right_pack, args.parts[1].shape.padded_k = 80),
+         {"pack_weight: padded_k = 80", "at least k = 96"}},
+        {WRONG(pack_weight, right_pack, args.packed = nullptr),
+         {"pack_weight: the packed weight [40, 96] is null; 3472 bytes"}},
+        {WRONG(pack_weight, right_pack, args.packed += 8), {"packed weight", "8 modulo 16"}},
+        {WRONG(pack_weight, right_pack, args.packed = codes - 3456), {"packed at", "overlaps codes at"}},
+        {WRONG(pack_weight, right_pack, (args.parts[0].block_scales = args.packed)),
+         {"packed at", "overlaps block_scales at"}},
+        {WRONG(pack_weight, right_pack,
+               (args.part_count = 1,
+                args.parts[0].shape = NvFp4Shape{4, 1 << 25, 4, 1 << 25, ScaleLayout::linear})),
+         {"pack_weight: K = 33554432; at most 16777216"},
+         ErrorKind::unsupported},
+        {WRONG(unpack_weight, right_unpack, args.w.data = nullptr),
+         {"unpack_weight: the packed weight", "null"}},
+        {WRONG(unpack_weight, right_unpack, args.w.n = -1), {"unpack_weight: the weight is [-1, 96]"}},
+        {WRONG(unpack_weight, right_unpack, args.w.n = int64_t(1) << 31),
+         {"unpack_weight: [2147483648, 96]", "2147483392 rows"},
+         ErrorKind::unsupported},
+        {WRONG(unpack_weight, right_unpack, args.codes = nullptr), {"unpack_weight: no memory for codes"}},
+        {WRONG(unpack_weight, right_unpack, args.block_scales = nullptr),
+         {"no memory for codes or block scales"}},
+        {WRONG(unpack_weight, right_unpack, args.codes = memory + 32768 + 3471),
+         {"codes at", "overlaps the packed weight at"}},
+        {WRONG(unpack_weight, right_unpack, args.block_scales = codes + 1919),
+         {"codes at", "overlaps block_scales at"}},
+        // matmul_w4a4
+        {WRONG(matmul_w4a4, right_w4a4, args.encode_scale = numbers),
+         {"matmul_w4a4: a has codes and encode_scale is given"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.x.data = memory),
+         {"matmul_w4a4: x has data without encode_scale"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.encode_scale_per_row = true),
+         {"encode_scale_per_row is given without encode_scale"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.a.codes = nullptr), {"matmul_w4a4: a [4, 96] has no codes"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.w.k = 95),
+         {"matmul_w4a4: activations have K = 96, the weight has K = 95"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.w.n = 39),
+         {"matmul_w4a4: the output has 40 columns, the weight has N = 39"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.w.data = nullptr), {"packed weight [40, 96] is null; 3472"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.w.data++), {"matmul_w4a4: the packed weight", "1 modulo 16"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.d.rows = 5),
+         {"matmul_w4a4: the activations have 4 rows, the output has 5"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.d.stride = 39), {"d is [4, 40] with a row stride of 39"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.d.type = DType::u8), {"matmul_w4a4: d has type U8"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.d.data = memory + 8193), {"matmul_w4a4: d", "1 modulo 2"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.column_decode = nullptr),
+         {"no decode scale for the 40 columns"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.column_decode = odd_numbers), {"column_decode", "2 modulo 4"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.row_decode = odd_numbers), {"row_decode", "2 modulo 4"}},
+        {WRONG(matmul_w4a4, right_w4a4, (args.row_decode = nullptr, args.row_decode_per_row = true)),
+         {"row_decode_per_row is given without row_decode"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.bias_type = DType::i8), {"the bias has type I8"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.bias = memory + 1), {"bias", "1 modulo 2", "BF16"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.accumulation = Accumulation(7)), {"accumulation = 7"}},
+        {WRONG(matmul_w4a4, right_w4a4, (args.a.shape.rows = args.a.shape.padded_rows = args.d.rows = 65537)),
+         {"65537 rows; at most 65536", "split"},
+         ErrorKind::unsupported},
+        {WRONG(matmul_w4a4, right_w4a4, args.d.data = codes), {"d at", "overlaps codes at"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.d.data = scales), {"d at", "overlaps block_scales at"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.d.data = memory + 32768),
+         {"d at", "overlaps the packed weight"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.d.data = memory + 158), {"d at", "overlaps column_decode"}},
+        {WRONG(matmul_w4a4, right_w4a4, args.d.data = memory + 4096), {"d at", "overlaps bias"}},
+        {WRONG(matmul_w4a4, right_quantising_w4a4, args.x.type = DType::f64),
+         {"matmul_w4a4: x has type F64"}},
+        {WRONG(matmul_w4a4, right_quantising_w4a4, args.x.cols = 95), {"activations have K = 95"}},
+        {WRONG(matmul_w4a4, right_quantising_w4a4, args.x.data = memory + 1), {"x is at", "1 modulo 2"}},
+        {WRONG(matmul_w4a4, right_quantising_w4a4, args.encode_scale = odd_numbers),
+         {"encode_scale", "2 modulo 4"}},
+        {WRONG(matmul_w4a4, right_quantising_w4a4, args.d.data = memory + 40960), {"d at", "overlaps x at"}},
+        // 3 strips of columns: 16 + 3 * 4 bytes; one chain of [48, 8] FP32 sums
+        {WRONG(matmul_w4a4, right_w4a4, launch.workspace = nullptr),
+         {"matmul_w4a4: the product needs a workspace of 32 bytes", "null"}},
+        {WRONG(matmul_w4a4, right_w4a4, launch.workspace_bytes = 31),
+         {"workspace of 32 bytes; 31 are given"}},
+        {WRONG(matmul_w4a4, right_w4a4, launch.scratch = nullptr), {"1536 bytes", "scratch", "null"}},
+        {WRONG(matmul_w4a4, right_w4a4, launch.scratch_bytes = 1535), {"scratch of 1536 bytes; 1535"}},
+        {WRONG(matmul_w4a4, right_w4a4, launch.scratch = memory + 8), {"scratch", "8 modulo 16"}},
+        // matmul_w4a16
+        {WRONG(matmul_w4a16, right_w4a16, args.x.type = DType::f32),
+         {"matmul_w4a16: x has type F32; BF16 and F16"}},
+        {WRONG(matmul_w4a16, right_w4a16, args.x.data = nullptr), {"matmul_w4a16: x [4, 96] has no data"}},
+        {WRONG(matmul_w4a16, right_w4a16, args.x.data = memory + 1), {"matmul_w4a16: x", "1 modulo 2"}},
+        {WRONG(matmul_w4a16, right_w4a16, args.w.k = 80), {"activations have K = 96, the weight has K = 80"}},
+        {WRONG(matmul_w4a16, right_w4a16, args.d.cols = 41),
+         {"output has 41 columns, the weight has N = 40"}},
+        {WRONG(matmul_w4a16, right_w4a16, args.accumulation = Accumulation::contract),
+         {"matmul_w4a16: accumulation = 0; tensor_core (1) and library (2)", "CPU"}},
+        {WRONG(matmul_w4a16, right_w4a16, args.d.data = memory + 790), {"d at", "overlaps x at"}},
+        {WRONG(matmul_w4a16, right_w4a16, launch.scratch = nullptr),
+         {"matmul_w4a16: the product needs 1536 bytes", "scratch"}},
         // count_bad_scales
         {[] { count_bad_scales({}, nullptr, 3, reinterpret_cast<int32_t*>(memory)); },
          {"scales is null; 3 numbers"}},
@@ -369,6 +501,11 @@ TEST_F(CudaChecks, TheRightCallsPass) {
     check_gpu_arguments(right_transform_quantize());
     check_gpu_arguments(right_silu_mul_quantize());
     check_gpu_arguments(right_rms_norm_quantize());
+    check_gpu_arguments(right_pack());
+    check_gpu_arguments(right_unpack());
+    check_gpu_arguments(right_w4a4());
+    check_gpu_arguments(right_quantising_w4a4());
+    check_gpu_arguments(right_w4a16());
 }
 
 // Memory that is shared in place, and memory that lies close by without a byte in common.

@@ -136,10 +136,43 @@ TEST_F(CudaChoice, EveryOperationReachesItsList) {
     dequantize({}, {.a = {memory + 2048, memory + 3072, fused.shape}, .decode_scale = &G, .y = y});
     convert_scales({}, {.shape = fused.shape, .source = memory, .target = memory + 2048});
     mxfp4_quantize({}, {x, mx, memory + 2048, memory + 3072});
-    EXPECT_EQ(fake.launched, std::vector<std::string>(8, "second"));
+    alignas(16) static uint8_t packed[2048];
+    const PackedWeight w = {packed, 2, 16};
+    const Launch launch = {
+        .workspace = memory, .workspace_bytes = 32, .scratch = packed, .scratch_bytes = 1 << 20};
+    pack_weight({}, {.parts = {{memory, memory + 512, fused.shape}}, .part_count = 1, .packed = packed});
+    unpack_weight({}, {.w = w, .codes = memory, .block_scales = memory + 512});
+    matmul_w4a4(launch, {.a = {memory, memory + 512, fused.shape},
+                         .w = w,
+                         .column_decode = &G,
+                         .d = {memory + 1024, DType::f32, 2, 2, 2}});
+    matmul_w4a16(launch, {.x = {memory, DType::f16, 2, 16, 16},
+                          .w = w,
+                          .column_decode = &G,
+                          .d = {memory + 1024, DType::f32, 2, 2, 2}});
+    EXPECT_EQ(fake.launched, std::vector<std::string>(12, "second"));
     fake.launched.clear();
     count_bad_scales({}, &G, 1, reinterpret_cast<int32_t*>(&scale));
     EXPECT_EQ(fake.launched, std::vector<std::string>{"count_bad_scales"});
+}
+
+TEST_F(CudaChoice, MemoryOfProducts) {
+    // [3, 2048] times [20, 2048]: a counter for each of 2 strips of 16 columns; 2 chains of [32, 8] FP32
+    // sums, less than 3 rows of BF16.
+    MatmulW4A16Args args = {.w = {nullptr, 20, 2048}, .d = {nullptr, DType::f32, 3, 20, 20}};
+    EXPECT_EQ(workspace_bytes_of(args), 32);
+    EXPECT_EQ(scratch_bytes_of(args), 3 * 2048 * 2);
+    args.w.n = 200;  // 13 strips
+    EXPECT_EQ(workspace_bytes_of(args), 80);
+    EXPECT_EQ(scratch_bytes_of(args), 2 * 208 * 8 * 4);
+    args.d.rows = 1000;
+    EXPECT_EQ(scratch_bytes_of(args), 1000 * 2048 * 2);
+    const MatmulW4A4Args same = {.w = args.w, .d = args.d};
+    EXPECT_EQ(workspace_bytes_of(same), 80);
+    EXPECT_EQ(scratch_bytes_of(same), 1000 * 2048 * 2);
+    args.d.rows = 0;
+    EXPECT_EQ(workspace_bytes_of(args), 0);
+    EXPECT_EQ(scratch_bytes_of(args), 0);
 }
 
 TEST_F(CudaChoice, WorkspaceOfDynamicScales) {

@@ -84,6 +84,10 @@ extern "C" __attribute__((visibility("default"))) const Kernels* halfbyte_cuda_k
         .amax = amax,
         .mxfp4_quantize = one<MxFp4QuantizeArgs>(),
         .mxfp4_dequantize = {},
+        .pack_weight = one<PackWeightArgs>(),
+        .unpack_weight = one<UnpackWeightArgs>(),
+        .matmul_w4a4 = one<MatmulW4A4Args>(),
+        .matmul_w4a16 = one<MatmulW4A16Args>(),
         .count_bad_scales = [](Stream, const float*, int64_t, int32_t*) { launch("count_bad_scales"); },
     };
     return &all;

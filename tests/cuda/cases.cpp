@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -29,21 +30,24 @@ static T any(Random& random, const T (&choices)[size]) {
 
 std::string Case::describe() const {
     static constexpr const char* layout_names[] = {"linear", "tiled_128x4", "tiled_8x4"};
-    static constexpr const char* value_names[] = {"normal",  "ties", "zeros",    "subnormal",
-                                                  "special", "huge", "tiny",     "bits",
-                                                  "mixed",   "rare", "patterns", "edges"};
+    static constexpr const char* value_names[] = {"normal",   "ties",  "zeros",   "subnormal", "special",
+                                                  "huge",     "tiny",  "bits",    "mixed",     "rare",
+                                                  "patterns", "edges", "integers"};
     static constexpr const char* scale_names[] = {"one", "per row", "dynamic", "dynamic per row"};
     return fmt::format(
         "{} x {} {}, other type {}, padded to {} x {}, {} (to {}), stride +{}, misaligned by {} elements and "
         "{} bytes, scales {}, G {}, rounding {}, values {}, in place {}, residual {}, seed {}; of a "
         "transform: "
-        "K {}, n {}, {}{}, T {}, normalised {}, {}",
+        "K {}, n {}, {}{}, T {}, normalised {}, {}; of a product: N {}, x quantised on the way {}, special "
+        "scales of "
+        "the weight {}",
         rows, k, name_of(type), name_of(other_type), padded_rows(), padded_k(16), layout_names[int(layout)],
         layout_names[int(target_layout)], extra_stride, misaligned_input, misaligned_output,
         scale_names[int(scales)], G, rounding == Rounding::contract ? "contract" : "vllm",
         value_names[int(values)], in_place, residual, seed, round_up(k, n), n,
         hadamard ? "Hadamard" : "general", signs ? " with signs" : "", name_of(matrix_type), normalised,
-        accumulation == Accumulation::contract ? "contract" : "tensor_core");
+        accumulation == Accumulation::contract ? "contract" : "tensor_core", columns, on_the_way,
+        special_weight);
 }
 
 // Everything by chance; the groups then set what they are about.
@@ -219,6 +223,79 @@ std::vector<Case> make_rms_norm_cases(bool quick, uint64_t seed) {
     return few;
 }
 
+// Every M and K with some N, as long as the reference takes no longer than for `most` multiplications.
+std::vector<Case> make_product_cases(bool quick, uint64_t seed) {
+    constexpr int64_t rows[] = {0, 1, 2, 3, 5, 8, 15, 16, 17, 33, 64, 65, 100, 128, 129, 257, 1000};
+    constexpr int64_t ks[] = {0, 1, 15, 16, 17, 80, 1008, 1024, 1040, 2048, 4096, 28672};
+    constexpr int64_t columns[] = {0, 1, 7, 16, 17, 31, 100, 128, 129, 256, 1000};
+    constexpr Values values[] = {Values::normal, Values::normal, Values::mixed, Values::rare,
+                                 Values::special};
+    const int64_t most = quick ? 1 << 19 : 1 << 25;
+    std::vector<Case> cases;
+    uint64_t next_seed = seed * 900007;
+    const auto add = [&](const char* group, int64_t m, int64_t n, int64_t k,
+                         const std::function<void(Case&)>& change = {}) {
+        Case c = random_case(group, next_seed++);
+        Random random(c.seed + 5);
+        c.rows = m, c.columns = n, c.k = k;
+        c.values = any(random, values);
+        c.on_the_way = random.below(3) == 0;
+        c.special_weight = random.below(3) == 0;
+        if (c.dynamic()) c.scales = c.scales == Scales::dynamic ? Scales::one : Scales::per_row;
+        if (change) change(c);
+        cases.push_back(c);
+    };
+    size_t turn = 0;
+    for (const int64_t m : rows)
+        for (const int64_t k : ks)
+            for (int i = 0; i < (quick ? 1 : 3); i++) {
+                int64_t n = columns[turn++ % std::size(columns)];
+                if (quick && m * k > 0) n = std::min(n, most / (m * k));
+                while (m * n * k > most) n /= 3;
+                if (n > 0 || m * k < most) add("sizes", m, std::max<int64_t>(n, 1), k);
+            }
+    for (const ScaleLayout layout : layouts)
+        for (const int64_t extra_k : {0, 16, 48, -1})
+            for (const int64_t extra_rows : {0, 1, -1})
+                for (const int64_t misaligned : {0, 1, 8})
+                    for (const int64_t m : {7, 150}) {
+                        if (quick && (extra_k + misaligned) % 3 != 0) continue;
+                        add("padding and alignment", m, 50, 208, [&](Case& c) {
+                            c.layout = layout, c.extra_k = extra_k, c.extra_rows = extra_rows;
+                            c.misaligned_output = misaligned, c.misaligned_input = misaligned % 2;
+                            c.extra_stride = misaligned;
+                            c.on_the_way = false;
+                        });
+                    }
+    for (const DType type : types)
+        for (const DType other_type : types)
+            for (const int64_t m : {1, 4, 48, 200})
+                for (const bool on_the_way : {false, true})
+                    for (const bool special : {false, true})
+                        add("types", m, 72, quick ? 128 : 1104, [&](Case& c) {
+                            c.type = type, c.other_type = other_type;
+                            c.on_the_way = on_the_way, c.special_weight = special;
+                            if (special) return;  // as fast paths want it
+                            c.extra_k = c.extra_rows = c.extra_stride = c.misaligned_input =
+                                c.misaligned_output = 0;
+                        });
+    for (const int64_t m : {1, 16, 33, 100, 300})
+        for (const int64_t k : {64, 1000, 4096})
+            add("exact sums", m, quick ? 40 : 136, k, [&](Case& c) {
+                c.values = Values::integers, c.special_weight = c.on_the_way = false;
+                c.extra_stride = c.misaligned_input = 0;
+            });
+    if (quick) return cases;
+    for (const auto& [m, n, k] :
+         {std::array<int64_t, 3>{8, 4096, 4096}, {64, 1008, 8192}, {1000, 1000, 4096}, {513, 2048, 2048}})
+        for (int i = 0; i < 2; i++)
+            add("large", m, n, k, [&](Case& c) {
+                c.extra_k = c.extra_rows = c.extra_stride = c.misaligned_input = c.misaligned_output = 0;
+                c.on_the_way = i == 1, c.special_weight = false;
+            });
+    return cases;
+}
+
 static float largest_of(DType type) {
     return type == DType::f16 ? 65504.0f : type == DType::bf16 ? 0x1.FEp127f : 0x1.FFFFFEp127f;
 }
@@ -242,6 +319,9 @@ static void fill_block(Random& random, Values values, DType type, float G, float
             }
             case Values::zeros:
                 v[i] = sign * 0.0f;
+                break;
+            case Values::integers:
+                v[i] = float(random.below(9)) - 4;
                 break;
             case Values::subnormal:
                 v[i] = sign * (type == DType::f16 ? std::ldexp(float(random.below(1024)), -24)

@@ -22,7 +22,8 @@ enum class Values {
     mixed,      // each block one of the above
     rare,       // normal, but one block in 64 as in mixed: few of a warp's blocks need care
     patterns,   // element i has the bits i mod 65536, of FP32 random bits
-    edges       // FP32 around -104, 88.7228 and 0, where exp changes its course
+    edges,      // FP32 around -104, 88.7228 and 0, where exp changes its course
+    integers    // -4 to 4, whose sums of products are exact
 };
 inline constexpr Values block_values[] = {Values::normal,  Values::ties, Values::zeros, Values::subnormal,
                                           Values::special, Values::huge, Values::tiny,  Values::bits,
@@ -51,6 +52,9 @@ struct Case {
     bool hadamard = true, signs = false, normalised = true;
     DType matrix_type = DType::bf16;
     Accumulation accumulation = Accumulation::contract;
+    int64_t columns = 0;          // N of a product, as the two below
+    bool on_the_way = false;      // W4A4: x is quantised by the product
+    bool special_weight = false;  // scales of the weight are also 0, subnormal, negative or NaN
 
     bool dynamic() const { return scales == Scales::dynamic || scales == Scales::dynamic_per_row; }
     bool per_row() const { return scales == Scales::per_row || scales == Scales::dynamic_per_row; }
@@ -68,6 +72,8 @@ std::vector<Case> make_cases(bool quick, uint64_t seed);
 std::vector<Case> make_silu_cases(bool quick, uint64_t seed);
 // For RMSNorm alone: rows about as large as the shared memory that a CTA has.
 std::vector<Case> make_rms_norm_cases(bool quick, uint64_t seed);
+// For the products: rows are M, columns N.
+std::vector<Case> make_product_cases(bool quick, uint64_t seed);
 
 // The elements of a matrix. A row depends on the seed, the region's name and the row alone, not on how many
 // rows there are.

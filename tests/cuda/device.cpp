@@ -40,25 +40,34 @@ class Gpu : public Device {
         return image_->data();
     }
 
-    void launch(int64_t workspace_bytes, const LaunchFunction& kernel) override {
+    void launch(int64_t workspace_bytes, const LaunchFunction& kernel, int64_t scratch_bytes) override {
         if (workspace_ == nullptr || workspace_->bytes() < workspace_bytes) {
             workspace_ = std::make_unique<DeviceMemory>(workspace_bytes + 4096);
             check_cuda(cudaMemsetAsync(workspace_->data(), 0, size_t(workspace_->bytes()), stream_),
                        "cudaMemsetAsync");
         }
+        if (scratch_bytes > 0 && (scratch_ == nullptr || scratch_->bytes() < scratch_bytes))
+            scratch_ = std::make_unique<DeviceMemory>(scratch_bytes);
+        if (scratch_bytes > 0)
+            check_cuda(cudaMemsetAsync(scratch_->data(), 0xFF, size_t(scratch_bytes), stream_),
+                       "cudaMemsetAsync of the scratch");
         kernel({.stream = stream_,
                 .workspace = workspace_bytes > 0 ? workspace_->data() : nullptr,
-                .workspace_bytes = workspace_bytes});
+                .workspace_bytes = workspace_bytes,
+                .scratch = scratch_bytes > 0 ? scratch_->data() : nullptr,
+                .scratch_bytes = scratch_bytes});
     }
 
-    std::function<void()> capture(int64_t workspace_bytes, const LaunchFunction& kernel) override {
-        launch(workspace_bytes, [](const cuda::Launch&) {});  // the workspace is made outside of the capture
+    std::function<void()> capture(int64_t workspace_bytes, const LaunchFunction& kernel,
+                                  int64_t scratch_bytes) override {
+        // The workspace and the scratch are made outside of the capture.
+        launch(workspace_bytes, [](const cuda::Launch&) {}, scratch_bytes);
         cudaGraph_t graph = nullptr;
         cudaGraphExec_t made = nullptr;
         check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
                    "cudaStreamBeginCapture");
         try {
-            launch(workspace_bytes, kernel);
+            launch(workspace_bytes, kernel, scratch_bytes);
         } catch (...) {
             cudaStreamEndCapture(stream_, &graph);
             throw;
@@ -91,7 +100,7 @@ class Gpu : public Device {
   private:
     cuda::DeviceInfo info_;
     cudaStream_t stream_ = nullptr;
-    std::unique_ptr<DeviceMemory> image_, workspace_;
+    std::unique_ptr<DeviceMemory> image_, workspace_, scratch_;
     size_t size_ = 0;
 };
 
@@ -103,8 +112,8 @@ class Host : public Device {
         image_ = image;
         return image_.data();
     }
-    void launch(int64_t, const LaunchFunction& kernel) override { kernel({}); }
-    std::function<void()> capture(int64_t, const LaunchFunction& kernel) override {
+    void launch(int64_t, const LaunchFunction& kernel, int64_t) override { kernel({}); }
+    std::function<void()> capture(int64_t, const LaunchFunction& kernel, int64_t) override {
         return [kernel] { kernel({}); };
     }
     std::vector<uint8_t> fetch() override {

@@ -39,9 +39,11 @@ class Device {
     virtual ~Device() = default;
     virtual cuda::DeviceInfo info() const = 0;
     virtual uint8_t* load(const std::vector<uint8_t>& image) = 0;  // returns where the copy lies
-    virtual void launch(int64_t workspace_bytes, const LaunchFunction& kernel) = 0;
+    // The scratch holds 0xFF before every launch.
+    virtual void launch(int64_t workspace_bytes, const LaunchFunction& kernel, int64_t scratch_bytes = 0) = 0;
     // Captures the launch into a graph; the result replays it.
-    virtual std::function<void()> capture(int64_t workspace_bytes, const LaunchFunction& kernel) = 0;
+    virtual std::function<void()> capture(int64_t workspace_bytes, const LaunchFunction& kernel,
+                                          int64_t scratch_bytes = 0) = 0;
     virtual std::vector<uint8_t> fetch() = 0;  // waits; the image as it is now
     // The workspace is zero before its first use and never set again: every kernel has to leave it so.
     virtual bool workspace_is_zero(int64_t bytes) = 0;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "cuda/parallel.h"
+#include "cuda/products.h"
 #include "cuda/special.h"
 #include "reference/reference.h"
 
@@ -43,11 +44,17 @@ struct Operations {
     Operation<AmaxArgs> amax;
     Operation<MxFp4QuantizeArgs> mxfp4_quantize;
     Operation<MxFp4DequantizeArgs> mxfp4_dequantize;
+    Operation<cuda::PackWeightArgs> pack_weight;
+    Operation<cuda::UnpackWeightArgs> unpack_weight;
+    Operation<cuda::MatmulW4A4Args> matmul_w4a4;
+    Operation<cuda::MatmulW4A16Args> matmul_w4a16;
 
+    // All but the products, whose problems have a size more.
     template <typename Function>
     void for_each(const Function& f) const {
         f(quantize), f(silu_mul_quantize), f(rms_norm_quantize), f(transform_quantize), f(transform);
         f(fake_quantize), f(dequantize), f(convert_scales), f(amax), f(mxfp4_quantize), f(mxfp4_dequantize);
+        f(pack_weight), f(unpack_weight);
     }
 };
 
@@ -82,7 +89,15 @@ Operations make_operations(const cuda::Kernels* kernels) {
         make_operation<reference::mxfp4_quantize>("mxfp4_quantize", kernels, &Kernels::mxfp4_quantize,
                                                   make_mxfp4_quantize),
         make_operation<reference::mxfp4_dequantize>("mxfp4_dequantize", kernels, &Kernels::mxfp4_dequantize,
-                                                    make_mxfp4_dequantize)};
+                                                    make_mxfp4_dequantize),
+        make_operation<reference::pack_weight>("pack_weight", kernels, &Kernels::pack_weight,
+                                               make_pack_weight),
+        make_operation<reference::unpack_weight>("unpack_weight", kernels, &Kernels::unpack_weight,
+                                                 make_unpack_weight),
+        make_operation<static_cast<void (*)(const cuda::MatmulW4A4Args&)>(reference::matmul_w4a4)>(
+            "matmul_w4a4", kernels, &Kernels::matmul_w4a4, make_matmul_w4a4),
+        make_operation<host_matmul_w4a16>("matmul_w4a16", kernels, &Kernels::matmul_w4a16,
+                                          make_matmul_w4a16)};
 }
 
 template <typename Args>
@@ -96,6 +111,7 @@ void run(const Operations& operations, const Options& options, unsigned threads,
     const std::vector<Case> cases = make_cases(options.quick, options.seed);
     const std::vector<Case> silu_cases = make_silu_cases(options.quick, options.seed);
     const std::vector<Case> rms_norm_cases = make_rms_norm_cases(options.quick, options.seed);
+    const std::vector<Case> product_cases = make_product_cases(options.quick, options.seed);
     std::vector<std::function<void(Device&)>> work;
     const auto add = [&](const auto& operation, const Case& c) {
         work.push_back([&operation, &c, &report](Device& device) {
@@ -108,6 +124,12 @@ void run(const Operations& operations, const Options& options, unsigned threads,
         for (const Case& c : cases)
             if (c.rounding == Rounding::contract || knows_rounding(operation)) add(operation, c);
     });
+    for (const Case& c : product_cases) {
+        add(operations.matmul_w4a4, c);
+        work.push_back([&operations, &c, &report](Device& device) {
+            compare_with_bound(operations.matmul_w4a16, c, device, report);
+        });
+    }
     in_parallel(int64_t(work.size()), threads, [&] {
         return [&, device = std::shared_ptr<Device>(make_device())](int64_t i) { work[size_t(i)](*device); };
     });
@@ -118,6 +140,13 @@ void run(const Operations& operations, const Options& options, unsigned threads,
     check_graph(operations.transform_quantize, *device, report, options.seed, options.quick);
     check_tensor_core(operations.transform, *device, report, options.seed, options.quick);
     check_tensor_core(operations.transform_quantize, *device, report, options.seed, options.quick);
+    check_batches(operations.matmul_w4a4, *device, report, options.seed, options.quick);
+    check_batches(operations.matmul_w4a16, *device, report, options.seed, options.quick);
+    check_product_graph(operations.matmul_w4a4, *device, report, options.seed, options.quick);
+    check_product_graph(operations.matmul_w4a16, *device, report, options.seed, options.quick);
+    check_repeats(operations.matmul_w4a4, *device, report, options.seed, options.quick);
+    check_repeats(operations.matmul_w4a16, *device, report, options.seed, options.quick);
+    check_range(operations.matmul_w4a16, *device, report);
 }
 
 // Without a GPU: the reference is a kernel that is right, and one that is wrong in one word of every problem.
@@ -133,6 +162,15 @@ int self_test(const Options& options, unsigned threads) {
     });
     check_tensor_core(operations.transform, *spoiling, wrong, options.seed, options.quick);
     check_tensor_core(operations.transform_quantize, *spoiling, wrong, options.seed, options.quick);
+    for (const Case& c : make_product_cases(options.quick, options.seed)) {
+        compare_with_reference(operations.matmul_w4a4, c, *spoiling, wrong);
+        compare_with_bound(operations.matmul_w4a16, c, *spoiling, wrong);
+    }
+    check_batches(operations.matmul_w4a4, *spoiling, wrong, options.seed, options.quick);
+    check_batches(operations.matmul_w4a16, *spoiling, wrong, options.seed, options.quick);
+    check_repeats(operations.matmul_w4a4, *spoiling, wrong, options.seed, options.quick);
+    check_repeats(operations.matmul_w4a16, *spoiling, wrong, options.seed, options.quick);
+    check_range(operations.matmul_w4a16, *spoiling, wrong);
     fmt::print("With one word altered in each of {} problems, {} were reported.\n", wrong.problems(),
                wrong.differences());
     return right.problems() > 0 && right.differences() == 0 && wrong.differences() == wrong.problems() ? 0

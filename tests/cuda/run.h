@@ -72,7 +72,7 @@ void compare_with_reference(const Operation<Args>& operation, const Case& c, Dev
             for (const bool one : {false, true}) {
                 if (one) device.load(problem.image.bytes);
                 const cuda::DeviceInfo info = one ? one_multiprocessor(device.info()) : device.info();
-                device.launch(problem.workspace_bytes, launch_of(kernel, args, info));
+                device.launch(problem.workspace_bytes, launch_of(kernel, args, info), problem.scratch_bytes);
                 difference = problem.image.first_difference(expected, device.fetch());
                 if (difference.empty() && !device.workspace_is_zero(problem.workspace_bytes))
                     difference = "the workspace is not zero afterwards";

@@ -1,0 +1,45 @@
+// The size of a product and the device memory that its kernels need besides the arguments.
+#pragma once
+
+#include <algorithm>
+
+#include "format/gpu_weight.h"
+#include "halfbyte/cuda.h"
+
+namespace halfbyte::cuda {
+
+inline constexpr int64_t matmul_chain_k = 1024;  // elements of a chain of additions (docs/numbers.md)
+inline constexpr int64_t most_decode_rows = 64;  // of the kernels for few rows
+
+struct MatmulSize {
+    int64_t m, n, k;
+};
+constexpr MatmulSize size_of_product(const MatmulW4A4Args& args) {
+    return {args.d.rows, args.w.n, args.w.k};
+}
+constexpr MatmulSize size_of_product(const MatmulW4A16Args& args) {
+    return {args.d.rows, args.w.n, args.w.k};
+}
+
+// Launch::workspace: for each strip of 16 weight rows the CTAs that have delivered its partial sums. Zero
+// before and after every launch.
+constexpr int64_t matmul_workspace_bytes(const MatmulSize& size) {
+    return size.m == 0 ? 0 : round_up(16 + 4 * gpu_strips(size.n), 16);
+}
+
+// Launch::scratch, of the kernels for few rows: the FP32 sums of all chains, [chains, n, m] with n rounded up
+// to a strip and m to 8, so that whoever is last can add the chains in their order.
+constexpr int64_t decode_scratch_bytes(const MatmulSize& size) {
+    const int64_t chains = (size.k + matmul_chain_k - 1) / matmul_chain_k;
+    return chains * round_up(size.n, gpu_strip_rows) * round_up(std::min(size.m, most_decode_rows), 8) * 4;
+}
+// Of the kernels for many rows: the activations once more, BF16 and without padding of their rows but to
+// whole groups.
+constexpr int64_t prefill_scratch_bytes(const MatmulSize& size) {
+    return size.m * round_up(size.k, gpu_group_k) * 2;
+}
+constexpr int64_t matmul_scratch_bytes(const MatmulSize& size) {
+    return std::max(decode_scratch_bytes(size), prefill_scratch_bytes(size));
+}
+
+}  // namespace halfbyte::cuda

@@ -1,0 +1,368 @@
+#include "cuda/products.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/element.h"
+#include "cuda/matmul_workspace.h"
+#include "format/e2m1.h"
+#include "format/e4m3.h"
+#include "reference/reference.h"
+
+namespace halfbyte::conformance {
+namespace {
+
+constexpr int64_t chain = cuda::matmul_chain_k;
+
+// code * SF, exact, at k * n + column.
+std::vector<float> values_of(const cuda::PackedWeight& w) {
+    const NvFp4Shape shape = NvFp4Shape::of(w.n, w.k);
+    std::vector<uint8_t> codes(size_t(shape.code_bytes())), scales(size_t(shape.scale_bytes()));
+    reference::unpack_weight({w, codes.data(), scales.data()});
+    std::vector<float> values(size_t(w.n * w.k));
+    for (int64_t row = 0; row < w.n; row++)
+        for (int64_t k = 0; k < w.k; k++)
+            values[size_t(k * w.n + row)] =
+                decode_e2m1(codes[size_t(row * (shape.padded_k / 2) + k / 2)] >> (k % 2 * 4) & 15) *
+                decode_e4m3(scales[size_t(row * shape.blocks() + k / 16)]);
+    return values;
+}
+
+float with_epilogue(const cuda::MatmulW4A16Args& args, float sum, int64_t column) {
+    float d = sum * args.column_decode[column];
+    if (args.bias != nullptr) d += load_element(args.bias, args.bias_type, column);
+    return round_to_type(d, args.d.type);
+}
+
+// Where an element of d may lie if a matrix unit makes acc ~ sum_k x w, w = code * SF: the products of BF16
+// or FP16 numbers with w are exact. A step adds m >= 4 products and the sum so far and loses, by aligning to
+// the largest term and by cutting off, at most m + 1 times 2^-23 A, A = sum_k |x w| (special.cpp tells it at
+// length). A chain of L = min(K, 1024) products has L / m steps, so L + L/4 losses at most of its part of A;
+// the additions of the chains lose ceil(K / 1024) times 2^-24 A at most:
+//   |acc - S| <= gamma(L + L/4 + ceil(K / 1024)) A,  gamma(p) = p u / (1 - p u), u = 2^-23.
+// Everything that follows is monotone in acc. Sums of small whole numbers are exact: the error is 0 then.
+struct Bounds {
+    float low, high;  // both NaN: NaN
+};
+std::vector<Bounds> bounds_of(const cuda::MatmulW4A16Args& args, bool exact) {
+    const int64_t n = args.w.n, k = args.w.k;
+    const std::vector<float> w = values_of(args.w);
+    const double length = double(std::min(k, chain));
+    const double losses = exact ? 0 : length * 1.25 + double((k + chain - 1) / chain);
+    const double gamma = losses * 0x1p-23 / (1 - losses * 0x1p-23);
+    std::vector<Bounds> all;
+    std::vector<double> sum(static_cast<size_t>(n)), magnitude(static_cast<size_t>(n));
+    for (int64_t m = 0; m < args.d.rows; m++) {
+        std::fill(sum.begin(), sum.end(), 0.0);
+        std::fill(magnitude.begin(), magnitude.end(), 0.0);
+        for (int64_t i = 0; i < k; i++) {
+            const double x = load_element(args.x.data, args.x.type, m * args.x.stride + i);
+            for (int64_t column = 0; column < n; column++) {
+                const double product = x * double(w[size_t(i * n + column)]);
+                sum[size_t(column)] += product, magnitude[size_t(column)] += std::fabs(product);
+            }
+        }
+        for (int64_t column = 0; column < n; column++) {
+            const double S = sum[size_t(column)], error = gamma * magnitude[size_t(column)];
+            float low = float(S), high = float(S);
+            if (std::isfinite(S) && error > 0) {
+                low = std::nextafter(float(S - error), -INFINITY);
+                high = std::nextafter(float(S + error), INFINITY);
+            }
+            const float one = with_epilogue(args, low, column), other = with_epilogue(args, high, column);
+            const bool ordered = std::isnan(one) || one <= other;
+            all.push_back(ordered ? Bounds{one, other} : Bounds{other, one});
+        }
+    }
+    return all;
+}
+
+// d of both kinds lies in a region of this name.
+const Region& region_of_d(const Image& image) {
+    return *std::find_if(image.regions.begin(), image.regions.end(),
+                         [](const Region& region) { return region.name == "d"; });
+}
+
+std::string check_bounds(const Problem<cuda::MatmulW4A16Args>& problem, const std::vector<Bounds>& bounds,
+                         std::vector<uint8_t>& given) {
+    const Region& d = region_of_d(problem.image);
+    for (int64_t row = 0; row < d.rows; row++)
+        for (int64_t column = 0; column < d.cols; column++) {
+            const auto [low, high] = bounds[size_t(row * d.cols + column)];
+            const float value = load_element(given.data() + d.offset, d.type, row * d.stride + column);
+            const bool right = std::isnan(low) ? std::isnan(value) : value >= low && value <= high;
+            if (!right)
+                return fmt::format("d (row {}, column {}): expected {} to {}, given {}", row, column, low,
+                                   high, value);
+        }
+    // All else is as it was: with the results taken from `expected`.
+    std::vector<uint8_t> expected = problem.image.bytes;
+    const size_t size = size_of(d.type);
+    for (int64_t row = 0; row < d.rows && d.cols > 0; row++)
+        std::memcpy(expected.data() + size_t(d.offset) + size_t(row * d.stride) * size,
+                    given.data() + size_t(d.offset) + size_t(row * d.stride) * size, size_t(d.cols) * size);
+    return problem.image.first_difference(expected, given);
+}
+
+// The arguments for `count` rows from `first` on; a and its scales are linear.
+template <typename Args>
+Args slice(Args args, int64_t first, int64_t count) {
+    const auto cut = [&](auto& matrix) {
+        using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(matrix.data)>>,
+                                        const uint8_t, uint8_t>;
+        if (matrix.data != nullptr)
+            matrix.data =
+                static_cast<Byte*>(matrix.data) + first * matrix.stride * int64_t(size_of(matrix.type));
+        matrix.rows = count;
+    };
+    cut(args.d), cut(args.x);
+    if constexpr (std::is_same_v<Args, cuda::MatmulW4A4Args>) {
+        if (args.encode_scale == nullptr) {
+            NvFp4View& a = args.a;
+            a.codes += first * (a.shape.padded_k / 2);
+            a.block_scales += first * a.shape.padded_blocks();
+            a.shape.rows = a.shape.padded_rows = count;
+            args.x = {};
+        } else if (args.encode_scale_per_row) {
+            args.encode_scale += first;
+        }
+        if (args.row_decode != nullptr && args.row_decode_per_row) args.row_decode += first;
+    }
+    return args;
+}
+
+struct Size {
+    int64_t m, n, k;
+};
+
+template <typename Args>
+Case product_case(const char* group, const Size& size, uint64_t seed) {
+    Case c{.group = group, .seed = seed, .rows = size.m, .k = size.k, .G = 37.5f};
+    c.columns = size.n;
+    c.type = seed % 2 == 0 ? DType::bf16 : DType::f16;
+    c.other_type = seed % 3 == 0 ? DType::f32 : seed % 3 == 1 ? DType::bf16 : DType::f16;
+    c.scales = seed % 4 < 2 ? Scales::per_row : Scales::one;
+    c.on_the_way = std::is_same_v<Args, cuda::MatmulW4A4Args> && seed % 5 < 2;
+    c.special_weight = seed % 7 == 0;
+    return c;
+}
+
+}  // namespace
+
+void host_matmul_w4a16(const cuda::MatmulW4A16Args& args) {
+    const int64_t n = args.w.n, k = args.w.k;
+    const std::vector<float> w = values_of(args.w);
+    std::vector<float> accumulator(static_cast<size_t>(n)), sum(static_cast<size_t>(n));
+    for (int64_t m = 0; m < args.d.rows; m++) {
+        std::fill(accumulator.begin(), accumulator.end(), 0.0f);
+        for (int64_t first = 0; first < k; first += chain) {
+            std::fill(sum.begin(), sum.end(), 0.0f);
+            for (int64_t i = first; i < std::min(first + chain, k); i++) {
+                const float x = load_element(args.x.data, args.x.type, m * args.x.stride + i);
+                for (int64_t column = 0; column < n; column++)
+                    sum[size_t(column)] += x * w[size_t(i * n + column)];
+            }
+            for (int64_t column = 0; column < n; column++) accumulator[size_t(column)] += sum[size_t(column)];
+        }
+        for (int64_t column = 0; column < n; column++)
+            store_element(args.d.data, args.d.type, m * args.d.stride + column,
+                          with_epilogue(args, accumulator[size_t(column)], column));
+    }
+}
+
+void compare_with_bound(const Operation<cuda::MatmulW4A16Args>& operation, const Case& c, Device& device,
+                        Report& report) {
+    bool wanted = !report.filtered();
+    for (const auto& kernel : operation.kernels) wanted |= report.wants(operation.name, kernel.name, c.group);
+    if (!wanted) return;
+    const FloatEnvironment environment;
+    const Problem<cuda::MatmulW4A16Args> problem = operation.make(c);
+    std::vector<uint8_t> image = problem.image.bytes;
+    const std::vector<Bounds> bounds = bounds_of(problem.args(image.data()), c.values == Values::integers);
+    const bool computed = for_each_kernel(
+        operation, problem, c, device, report, [&](const auto& kernel, const cuda::MatmulW4A16Args& args) {
+            std::vector<uint8_t> first;
+            std::string difference;
+            for (const bool one : {false, true}) {
+                if (one) device.load(problem.image.bytes);
+                const cuda::DeviceInfo info = one ? one_multiprocessor(device.info()) : device.info();
+                device.launch(problem.workspace_bytes, launch_of(kernel, args, info), problem.scratch_bytes);
+                std::vector<uint8_t> given = device.fetch();
+                difference = check_bounds(problem, bounds, given);
+                if (difference.empty() && one) difference = problem.image.first_difference(first, given);
+                if (difference.empty() && !device.workspace_is_zero(problem.workspace_bytes))
+                    difference = "the workspace is not zero afterwards";
+                first = given;
+                if (difference.empty()) continue;
+                if (one) difference += "; with the grid of one multiprocessor";
+                break;
+            }
+            return difference;
+        });
+    if (!computed && !report.filtered())
+        report.add(operation.name, "(none)", c.group, 0, "no kernel computes the problem: " + c.describe());
+}
+
+template <typename Args>
+void check_batches(const Operation<Args>& operation, Device& device, Report& report, uint64_t seed,
+                   bool quick) {
+    constexpr int64_t counts[] = {1, 2, 3, 5, 8, 15, 16, 17, 33, 64, 65, 100, 128, 129, 257};
+    const FloatEnvironment environment;
+    for (const Size& size : {Size{257, 100, 1040},
+                             {257, 129, 80},
+                             {257, 256, 4096},
+                             {257, 1000, 2048},
+                             {257, 33, 17},
+                             {257, 16, 8192},
+                             {300, 528, 1024}}) {
+        if (quick && size.n * size.k > 200000) continue;
+        const Case c = product_case<Args>("batches", size, ++seed);
+        const Problem<Args> problem = operation.make(c);
+        const Region& d = region_of_d(problem.image);
+        const int64_t row_bytes = d.stride * int64_t(size_of(d.type));
+        std::vector<uint8_t> whole;  // what the first kernel made of all rows
+        for_each_kernel(operation, problem, c, device, report, [&](const auto& kernel, const Args& args) {
+            const auto run = [&](int64_t first, int64_t count) {
+                uint8_t* const base = device.load(problem.image.bytes);
+                const Args part = slice(problem.args(base), first, count);
+                if (!kernel.unsupported_reason(part, device.info()).empty()) return std::vector<uint8_t>();
+                device.launch(problem.workspace_bytes, launch_of(kernel, part, device.info()),
+                              problem.scratch_bytes);
+                return device.fetch();
+            };
+            (void)args;
+            if (whole.empty()) whole = run(0, d.rows);
+            const auto difference_of = [&](int64_t first, int64_t count) -> std::string {
+                const std::vector<uint8_t> given = run(first, count);
+                if (given.empty()) return {};  // the kernel does not compute so few or so many rows
+                std::vector<uint8_t> expected = problem.image.bytes;
+                std::copy_n(whole.begin() + d.offset + first * row_bytes, count * row_bytes,
+                            expected.begin() + d.offset + first * row_bytes);
+                const std::string difference = problem.image.first_difference(expected, given);
+                return difference.empty()
+                           ? ""
+                           : fmt::format("rows {} to {} alone: {}", first, first + count - 1, difference);
+            };
+            for (const int64_t count : counts) {
+                const std::string difference = difference_of((d.rows - count) / 2, count);
+                if (!difference.empty()) return difference;
+            }
+            for (int64_t row = 0; row < d.rows; row += quick ? 50 : 9) {
+                const std::string difference = difference_of(row, 1);
+                if (!difference.empty()) return difference;
+            }
+            return difference_of(0, d.rows);
+        });
+    }
+}
+
+template <typename Args>
+void check_product_graph(const Operation<Args>& operation, Device& device, Report& report, uint64_t seed,
+                         bool quick) {
+    const FloatEnvironment environment;
+    for (const auto& [rows, live] : {std::pair<int64_t, int64_t>(64, 5), {8, 1}, {300, 130}})
+        for (const ScaleLayout layout :
+             {ScaleLayout::linear, ScaleLayout::tiled_128x4, ScaleLayout::tiled_8x4}) {
+            const int64_t k = quick ? 1040 : 4096;
+            Case c = product_case<Args>("graph", {rows, quick ? 40 : 520, k}, ++seed);
+            c.layout = layout;
+            const Problem<Args> problem = operation.make(c);
+            Image padded = problem.image;  // the rows from `live` on hold NaN
+            for (const Region& region : padded.regions) {
+                if (region.name != "x" && region.name != "codes" && region.name != "block_scales") continue;
+                for (int64_t i = 0; i < region.bytes; i++)
+                    if (region.position(i).row >= live) padded.bytes[size_t(region.offset + i)] = 0xFF;
+            }
+            for_each_kernel(operation, problem, c, device, report, [&](const auto& kernel, const Args& args) {
+                const LaunchFunction launch = launch_of(kernel, args, device.info());
+                const auto replay = device.capture(problem.workspace_bytes, launch, problem.scratch_bytes);
+                replay();
+                std::vector<uint8_t> expected = device.fetch();
+                device.load(padded.bytes);
+                replay();
+                std::vector<uint8_t> given = device.fetch();
+                const Region& d = region_of_d(padded);
+                const int64_t end = d.offset + live * d.stride * int64_t(size_of(d.type));
+                // The live rows; before them lie the inputs, which are the padded ones.
+                std::copy_n(padded.bytes.begin(), d.offset, expected.begin());
+                std::copy(given.begin() + end, given.begin() + d.offset + d.bytes, expected.begin() + end);
+                std::string difference = padded.first_difference(expected, given);
+                if (difference.empty() && !device.workspace_is_zero(problem.workspace_bytes))
+                    difference = "the workspace is not zero afterwards";
+                return difference;
+            });
+        }
+}
+
+template <typename Args>
+void check_repeats(const Operation<Args>& operation, Device& device, Report& report, uint64_t seed,
+                   bool quick) {
+    for (const Size& size : {Size{1, 256, 4096}, {8, 512, 2048}, {40, 256, 2064}, {130, 384, 1040}}) {
+        const Case c = product_case<Args>("repeats", size, ++seed);
+        const Problem<Args> problem = operation.make(c);
+        for_each_kernel(operation, problem, c, device, report, [&](const auto& kernel, const Args& args) {
+            const LaunchFunction launch = launch_of(kernel, args, device.info());
+            std::vector<uint8_t> first;
+            for (int i = 0; i < (quick ? 3 : 1000); i++) {
+                device.launch(problem.workspace_bytes, launch, problem.scratch_bytes);
+                const std::vector<uint8_t> given = device.fetch();
+                if (i == 0) first = given;
+                if (given != first)
+                    return fmt::format("launch {}: {}", i, problem.image.first_difference(first, given));
+            }
+            return std::string();
+        });
+    }
+}
+
+template void check_batches(const Operation<cuda::MatmulW4A4Args>&, Device&, Report&, uint64_t, bool);
+template void check_batches(const Operation<cuda::MatmulW4A16Args>&, Device&, Report&, uint64_t, bool);
+template void check_product_graph(const Operation<cuda::MatmulW4A4Args>&, Device&, Report&, uint64_t, bool);
+template void check_product_graph(const Operation<cuda::MatmulW4A16Args>&, Device&, Report&, uint64_t, bool);
+template void check_repeats(const Operation<cuda::MatmulW4A4Args>&, Device&, Report&, uint64_t, bool);
+template void check_repeats(const Operation<cuda::MatmulW4A16Args>&, Device&, Report&, uint64_t, bool);
+
+void check_range(const Operation<cuda::MatmulW4A16Args>& operation, Device& device, Report& report) {
+    for (const int64_t m : {1, 8, 64, 65, 200})
+        for (const DType type : {DType::f16, DType::bf16})
+            for (const DType out : {DType::f16, DType::bf16, DType::f32}) {
+                constexpr int64_t n = 40, k = 32;
+                const Case c{.group = "range of FP16", .rows = m, .k = k, .type = type, .other_type = out};
+                std::vector<uint8_t> codes(n * k / 2, 0x77), scales(n * k / 16, 0x7E);
+                Problem<cuda::MatmulW4A16Args> problem;
+                Image& image = problem.image;
+                const Region x = image.matrix("x", Role::input, type, m, k, k);
+                for (int64_t i = 0; i < m * k; i++)
+                    store_element(x.at<void>(image.bytes.data()), type, i, 1.0f);
+                const int64_t bytes = gpu_weight_bytes(n, k);
+                const Region w = image.matrix("w", Role::input, DType::u8, 1, bytes, bytes);
+                reference::pack_weight({.parts = {{codes.data(), scales.data(), NvFp4Shape::of(n, k)}},
+                                        .part_count = 1,
+                                        .packed = w.at<uint8_t>(image.bytes.data())});
+                const Region alpha = image.floats("column_decode", Role::input, n, 0);
+                std::fill_n(alpha.at<float>(image.bytes.data()), n, 0x1p-8f);
+                const Region d = image.matrix("d", Role::output, out, m, n, n);
+                const cuda::MatmulSize size = {m, n, k};
+                problem.workspace_bytes = cuda::matmul_workspace_bytes(size);
+                problem.scratch_bytes = cuda::matmul_scratch_bytes(size);
+                problem.args = [=](uint8_t* base) {
+                    return cuda::MatmulW4A16Args{.x = x.input(base),
+                                                 .w = {w.at<uint8_t>(base), n, k},
+                                                 .column_decode = alpha.at<float>(base),
+                                                 .d = d.matrix(base)};
+                };
+                std::vector<uint8_t> expected = image.bytes;
+                for (int64_t i = 0; i < m * n; i++)
+                    store_element(d.at<void>(expected.data()), out, i, 336.0f);
+                for_each_kernel(operation, problem, c, device, report,
+                                [&](const auto& kernel, const cuda::MatmulW4A16Args& args) {
+                                    device.launch(problem.workspace_bytes,
+                                                  launch_of(kernel, args, device.info()),
+                                                  problem.scratch_bytes);
+                                    return problem.image.first_difference(expected, device.fetch());
+                                });
+            }
+}
+
+}  // namespace halfbyte::conformance
