@@ -21,6 +21,9 @@ extern const Kernel<MxFp4DequantizeArgs> mxfp4_dequantize;
 extern const Kernel<PackWeightArgs> pack_weight;
 extern const Kernel<UnpackWeightArgs> unpack_weight;
 
+extern const Kernel<MatmulW4A4Args> w4a4_decode;
+extern const Kernel<MatmulW4A16Args> w4a16_decode;
+
 }  // namespace kernel
 
 void launch_count_bad_scales(Stream stream, const float* scales, int64_t count, int32_t* bad);

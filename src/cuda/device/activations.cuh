@@ -1,9 +1,9 @@
 // The activations of a product of few tokens as the operand B of 16 x 8 x 16 products.
 //
-// For every chain of K (1024 elements, 32 pairs of blocks) a slice of 8 * tiles tokens. Pair p of a slice begins at
-// byte p * pair_bytes; there the uint2 at (block * tiles + tile) * 32 + lane (block 0, 1) holds what a lane needs of
-// token tile * 8 + lane / 4: with q = lane % 4 the elements 2q, 2q + 1 of the block (x) and 2q + 8, 2q + 9 (y).
-// Tokens and elements that are not there are 0.
+// Pair p of the blocks of K (32 elements) begins at byte p * pair_bytes(tokens); there the uint2 at
+// (block * tokens + token) * 4 + q (block 0, 1; q 0..3) holds the elements 2q, 2q + 1 of the block (x) and 2q
+// + 8, 2q + 9 (y) of a token: what lane token % 8 * 4 + q of a warp needs. Tokens and elements that are not
+// there are 0.
 #pragma once
 
 #include "cuda/device/block.cuh"
@@ -14,15 +14,14 @@
 
 namespace halfbyte::cuda {
 
-inline constexpr int chain_elements = 1024, chain_pairs = chain_elements / 32;
-constexpr int pair_bytes(int tiles) {
-    return 512 * tiles;
+constexpr int pair_bytes(int tokens) {
+    return 64 * tokens;
 }
 
 // Quantised codes, or a matrix x that is used as it is, or quantised with encode_scale.
 struct Activations {
-    uint32_t rows = 0, k = 0;
-    const uint8_t* codes = nullptr;  // [rows, padded_blocks * 8]; null: x
+    uint32_t first = 0, rows = 0, k = 0;  // rows [first, first + rows) of what follows
+    const uint8_t* codes = nullptr;       // [rows, padded_blocks * 8]; null: x
     const uint8_t* scales = nullptr;
     ScaleLayout layout = ScaleLayout::linear;
     uint32_t padded_blocks = 0;
@@ -33,8 +32,8 @@ struct Activations {
     bool encode_scale_per_row = false;
 };
 
-// The words of a block from its codes: code * SF * 2^-22 of the elements 2q, 2q + 1 in `low`, of 2q + 8, 2q + 9
-// in `high`.
+// The words of a block from its codes: code * SF * 2^-22 of the elements 2q, 2q + 1 in `low`, of 2q + 8, 2q +
+// 9 in `high`.
 __device__ __forceinline__ void operand_of_block(const QuantizedBlock& block, uint32_t (&low)[4],
                                                  uint32_t (&high)[4]) {
     const uint32_t scale = Fragments<__nv_bfloat16>::scale(block.scale) * 0x10001u;
@@ -51,8 +50,8 @@ __device__ __forceinline__ uint2 codes_within(uint2 codes, uint32_t count) {
     return make_uint2(codes.x & mask(count), codes.y & mask(max(count, 8u) - 8));
 }
 
-// Where the activations of a pair of blocks come from: block(raw, i, ...) gives the words of its first or second
-// block.
+// Where the activations of a pair of blocks come from: block(raw, i, ...) gives the words of its first or
+// second block.
 struct CodesSource {
     const Activations& a;
 
@@ -78,7 +77,8 @@ struct CodesSource {
     }
     __device__ __forceinline__ void block(const Raw& raw, int i, uint32_t, uint32_t block, uint32_t (&low)[4],
                                           uint32_t (&high)[4]) const {
-        const uint2 codes = i == 0 ? make_uint2(raw.codes.x, raw.codes.y) : make_uint2(raw.codes.z, raw.codes.w);
+        const uint2 codes =
+            i == 0 ? make_uint2(raw.codes.x, raw.codes.y) : make_uint2(raw.codes.z, raw.codes.w);
         const uint32_t first = (block + i) * block_elements;
         operand_of_block({codes_within(codes, first < a.k ? a.k - first : 0), raw.scales[i]}, low, high);
     }
@@ -117,7 +117,8 @@ struct MatrixSource {
             float values[block_elements];
 #pragma unroll
             for (int j = 0; j < block_elements; j++) values[j] = widen(x[j]);
-            operand_of_block(quantize_block(values, a.encode_scale[a.encode_scale_per_row ? row : 0]), low, high);
+            operand_of_block(quantize_block(values, a.encode_scale[a.encode_scale_per_row ? row : 0]), low,
+                             high);
         } else {
 #pragma unroll
             for (int q = 0; q < 4; q++) {
@@ -128,24 +129,23 @@ struct MatrixSource {
     }
 };
 
-// Writes the slices: a thread for each token, 8 * tiles of them, of each pair; `pairs` of K rounded up to whole
-// groups of 64 elements.
+// Writes them: a thread for each token of each pair; `pairs` of K rounded up to whole groups of 64 elements.
 template <typename Source>
-__global__ void expand_activations(const Activations a, uint32_t tiles, uint32_t pairs, uint8_t* slices) {
+__global__ void expand_activations(const Activations a, uint32_t tokens, uint32_t pairs, uint8_t* expanded) {
     ptx::let_next_kernel_start();
     ptx::wait_for_previous_kernel();
-    const uint32_t item = blockIdx.x * blockDim.x + threadIdx.x, row = item % (8 * tiles);
-    const uint32_t pair = item / (8 * tiles);
+    const uint32_t item = blockIdx.x * blockDim.x + threadIdx.x, token = item % tokens, pair = item / tokens;
     if (pair >= pairs) return;
     const Source source{a};
+    const bool there = token < a.rows && pair * 32 < a.k;
     typename Source::Raw raw;
-    if (row < a.rows) raw = source.load(row, pair * 2);
-    uint2* at = reinterpret_cast<uint2*>(slices + uint64_t(pair) * pair_bytes(int(tiles))) + row * 4;
+    if (there) raw = source.load(a.first + token, pair * 2);
+    uint8_t* at = expanded + uint64_t(pair) * pair_bytes(int(tokens)) + token * 32;
 #pragma unroll
     for (int block = 0; block < 2; block++) {
         uint32_t low[4] = {}, high[4] = {};
-        if (row < a.rows) source.block(raw, block, row, pair * 2, low, high);
-        uint4* words = reinterpret_cast<uint4*>(at + block * tiles * 32);
+        if (there) source.block(raw, block, a.first + token, pair * 2, low, high);
+        uint4* words = reinterpret_cast<uint4*>(at + block * tokens * 32);
         words[0] = make_uint4(low[0], high[0], low[1], high[1]);
         words[1] = make_uint4(low[2], high[2], low[3], high[3]);
     }

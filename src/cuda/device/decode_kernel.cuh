@@ -1,40 +1,41 @@
-// Products of few tokens, M <= 64: every weight is read once, dequantised in registers and multiplied by
-// mma.sync; the time is that of reading the weight.
+// Products of few tokens: every weight is read once, dequantised in registers and multiplied by mma.sync; the
+// time is that of reading the weight.
 //
-// A cluster of CTAs owns a range of strips (16 rows each); its CTAs share the chains of K (1024 elements) among
-// them, so that a slice of the activations in shared memory (device/activations.cuh), one chain of all tokens,
-// serves many rows. A warp takes a unit, one chain of one strip, at a time. Every warp has its own ring of
-// stages of 2304 bytes, which it fills itself by asynchronous copies far ahead, across units: no warp waits for
-// another but when the slices change. The weight does not depend on the kernel ahead of this one in the stream,
-// so the rings are filled before that has ended.
+// A cluster of CTAs owns a range of strips (16 rows each); its CTAs share the chains of K (1024 elements)
+// among them, so that the activations of a few chains, in shared memory, serve many rows. A warp takes a
+// unit, one chain of one strip, at a time. Every warp has its own ring of stages of 2304 bytes, which it
+// fills itself by asynchronous copies far ahead, across units: no warp waits for another but when the
+// activations change. The weight does not depend on the kernel ahead of this one in the stream, so the rings
+// are filled before that has ended.
 //
 // The sums of the chains meet in shared memory, or in scratch memory if there is no room or the cluster has
-// several CTAs. When all are done, each CTA adds up a part of them, chain after chain, and writes d. So the bits
-// depend neither on the grid nor on who comes last.
+// several CTAs. When all are done, each CTA adds up a part of them, chain after chain, and writes d. So the
+// bits depend neither on the grid nor on who comes last.
 #pragma once
 
 #include "cuda/device/activations.cuh"
 #include "cuda/device/product_output.cuh"
+#include "cuda/matmul_workspace.h"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/launch.cuh"
-#include "format/gpu_weight.h"
 
 namespace halfbyte::cuda {
 
-inline constexpr uint32_t chain_groups = chain_elements / gpu_group_k;
+inline constexpr uint32_t chain_groups = matmul_chain_k / gpu_group_k;
 
-// T: the type of the operands. contract: one exact product a block, added in FP32; else the matrix unit adds up
-// a chain. tiles: of 8 tokens.
-template <typename T_, bool contract_, int tiles_>
+// T: the type of the operands. contract: one exact product a block, added in FP32; else the matrix unit adds
+// up a chain. tokens: 1, 4 or a multiple of 8.
+template <typename T_, bool contract_, int tokens_>
 struct DecodeShape {
     using T = T_;
     static constexpr bool contract = contract_;
-    static constexpr int tiles = tiles_;
+    static constexpr int tokens = tokens_;
+    static constexpr int tiles = (tokens + 7) / 8;  // of mma.sync; for fewer than 8 its columns repeat
     static constexpr int warps = 16;
     static constexpr int stages = 2, stage_groups = 4;  // of a warp
-    static constexpr int unrolled_groups = 4;
-    static constexpr int slice_bytes = chain_pairs * pair_bytes(tiles);
+    static constexpr int slice_bytes =
+        matmul_chain_k / 32 * pair_bytes(tokens);  // the activations of a chain
     static constexpr int sum_bytes = tiles * 512;  // of a unit
     static constexpr int64_t shared_bytes(int64_t slices, int64_t sums) {
         return slices * slice_bytes + sums * sum_bytes +
@@ -46,18 +47,18 @@ struct DecodeProblem {
     const uint8_t* weight = nullptr;   // the groups of a packed weight
     const uint8_t* special = nullptr;  // one byte for each strip
     uint32_t strips = 0, groups = 0, chains = 0;
-    uint32_t slices = 1;  // that a CTA holds at a time
-    const uint8_t* activations = nullptr;  // their slices
+    uint32_t slices = 1;                   // chains whose activations a CTA holds at a time
+    const uint8_t* activations = nullptr;  // device/activations.cuh
     ProductOutput output;
-    float unscale = 1;       // takes the operands' powers of two out of a sum
-    // What a lane of mma.sync holds: [chains][strips][tiles][32 lanes], of all strips or, in shared memory, of the
-    // CTA's.
+    float unscale = 1;  // takes the operands' powers of two out of a sum
+    // What a lane of mma.sync holds: [chains][strips][tiles][32 lanes], of all strips or, in shared memory,
+    // of the CTA's.
     float4* sums = nullptr;  // scratch memory; null: shared_sums units in shared memory
     uint32_t shared_sums = 0;
 };
 
-// The units of one warp in order. The CTA takes p.slices chains at a time, from rank * p.slices on in steps of
-// size * p.slices, and of each all its strips: strip by strip, slice by slice.
+// The units of one warp in order. The CTA takes p.slices chains at a time, from rank * p.slices on in steps
+// of size * p.slices, and of each all its strips: strip by strip, slice by slice.
 struct Units {
     uint32_t first_strip, strips, step;  // of the CTA; chains from one run of slices to the next
     uint32_t chain, slices;              // the first chain of the slices that are there now, and how many
@@ -160,9 +161,9 @@ template <typename Shape, bool special, bool whole>
 __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8_t* slice, uint32_t groups,
                                                Sums<Shape>& acc) {
     using T = typename Shape::T;
-    constexpr int tiles = Shape::tiles;
-    const uint32_t lane = threadIdx.x % 32;
-#pragma unroll Shape::unrolled_groups
+    constexpr int tokens = Shape::tokens, tiles = Shape::tiles;
+    const uint32_t lane = threadIdx.x % 32, own = lane % (4 * min(tokens, 8)) * sizeof(uint2);
+#pragma unroll
     for (int group = 0; group < Shape::stage_groups; group++) {
         if (!whole && group >= groups) break;
         const uint8_t* at = stage + group * int(gpu_group_bytes);
@@ -175,8 +176,8 @@ __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8
             dequantize<T>(words[block], scales_of<T, special>(scales, block), a);
 #pragma unroll
             for (int tile = 0; tile < tiles; tile++) {
-                const uint2 b = reinterpret_cast<const uint2*>(
-                    slice + (group * 2 + block / 2) * pair_bytes(tiles))[(block % 2 * tiles + tile) * 32 + lane];
+                const uint2 b = *reinterpret_cast<const uint2*>(
+                    slice + ((group * 4 + block) * tokens + tile * 8) * 32 + own);
                 if constexpr (Shape::contract) {
                     float product[4];
                     ptx::product_bf16_16x8x16(product, a, b.x, b.y);
@@ -204,7 +205,7 @@ __device__ __forceinline__ void store_sum(const DecodeProblem& p, uint32_t strip
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const DecodeProblem p) {
-    constexpr int tiles = Shape::tiles;
+    constexpr int tiles = Shape::tiles, group_bytes = 2 * pair_bytes(Shape::tokens);
     extern __shared__ __align__(128) uint8_t shared[];
     const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     constexpr int ring_bytes = Shape::stages * int(Ring<Shape>::stage_bytes);
@@ -240,16 +241,22 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
          units.enter(p, units.chain + units.step, Shape::warps), run++) {
         if (run != 0) __syncthreads();  // the slices are free
         const uint32_t begin = units.chain * chain_groups;
-        const uint32_t bytes = min(units.slices * chain_groups, p.groups - begin) * (2 * pair_bytes(tiles));
-        const uint8_t* from = p.activations + uint64_t(begin) * (2 * pair_bytes(tiles));
+        const uint32_t count = min(units.slices * chain_groups, p.groups - begin);
+        const uint8_t* from = p.activations + uint64_t(begin) * group_bytes;
 #if __CUDA_ARCH__ >= 900
-        if (threadIdx.x == 0) {
-            ptx::arrive_and_expect(slices_full, bytes);
-            ptx::copy_bulk(slices, from, bytes, slices_full);
+        // In pieces, each CTA another one first: all read the same, and L2 gives a line to one at a time.
+        if (warp == 0) {
+            if (lane == 0) ptx::arrive_and_expect(slices_full, count * group_bytes);
+            __syncwarp();
+            const uint32_t piece = (lane + blockIdx.x) % 32, low = count * piece / 32,
+                           high = count * (piece + 1) / 32;
+            if (low != high)
+                ptx::copy_bulk(slices + low * group_bytes, from + low * group_bytes,
+                               (high - low) * group_bytes, slices_full);
         }
         ptx::wait(slices_full, run % 2);
 #else
-        for (uint32_t byte = threadIdx.x * 16; byte < bytes; byte += blockDim.x * 16)
+        for (uint32_t byte = threadIdx.x * 16; byte < count * group_bytes; byte += blockDim.x * 16)
             *reinterpret_cast<uint4*>(slices + byte) = *reinterpret_cast<const uint4*>(from + byte);
         __syncthreads();
 #endif
@@ -259,7 +266,7 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
             Sums<Shape> acc = {};
             const uint8_t* at = slices + units.slice * Shape::slice_bytes;
             for (uint32_t group = 0; group < groups;
-                 group += Shape::stage_groups, at += Shape::stage_groups * 2 * pair_bytes(tiles)) {
+                 group += Shape::stage_groups, at += Shape::stage_groups * group_bytes) {
                 ring.await();
                 if (special)
                     multiply_stage<Shape, true, false>(ring.stage(), at, groups - group, acc);

@@ -1,5 +1,5 @@
-// A word of a packed weight (format/gpu_weight.h) as the operand A of a 16 x 8 x 16 product: code * SF times a
-// power of two, exact in BF16 and in FP16.
+// A word of a packed weight (format/gpu_weight.h) as the operand A of a 16 x 8 x 16 product: code * SF times
+// a power of two, exact in BF16 and in FP16.
 //
 // BF16: a code's bits, placed as gpu_weight.h says, are its value * 2^-126, a block scale's bits SF * 2^104,
 // and so the product is code * SF * 2^-22. FP16: value * 2^-14, SF * 2^7, code * SF * 2^-7.

@@ -1,4 +1,5 @@
-// The end of a product: d[m,n] = round_T(fl(fl(acc * alpha) + bias[n])), alpha = fl(row_decode * column_decode).
+// The end of a product: d[m,n] = round_T(fl(fl(acc * alpha) + bias[n])), alpha = fl(row_decode *
+// column_decode).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ __device__ __forceinline__ float load_widened(const void* data, DType type, uint
 }
 
 struct ProductOutput {
-    uint32_t rows = 0, columns = 0;  // M, N
+    uint32_t rows = 0, columns = 0;     // M, N
     const float* row_decode = nullptr;  // one number, or [M]; null: 1
     bool row_decode_per_row = false;
     const float* column_decode = nullptr;  // [N]

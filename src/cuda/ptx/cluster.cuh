@@ -1,5 +1,5 @@
-// Clusters of CTAs that run at the same time. PTX ISA: barrier.cluster, %cluster_ctarank; sm_90 and later. Before
-// that a cluster is one CTA.
+// Clusters of CTAs that run at the same time. PTX ISA: barrier.cluster, %cluster_ctarank; sm_90 and later.
+// Before that a cluster is one CTA.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 // All threads of the cluster arrive before any leaves; what they wrote before is visible to all after.
 __device__ __forceinline__ void meet_cluster() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
 #else
     __syncthreads();
 #endif

@@ -51,7 +51,9 @@ __device__ __forceinline__ uint32_t low_half_twice(uint32_t word) {
 }
 __device__ __forceinline__ uint32_t high_half_twice(uint32_t word) {
     uint32_t twice;
-    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}" : "=r"(twice) : "r"(word));
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}"
+        : "=r"(twice)
+        : "r"(word));
     return twice;
 }
 __device__ __forceinline__ uint32_t multiply_f16x2(uint32_t a, uint32_t b) {
