@@ -157,17 +157,17 @@ void launch_w4a16(const MatmulW4A16Args& args, const Launch& launch, const Devic
 
 }  // namespace
 
-const Kernel<MatmulW4A4Args> kernel::w4a4_decode = {"decode",
-                                                    [](const MatmulW4A4Args& args, const DeviceInfo&) {
-                                                        return accumulation_reason(args.accumulation,
-                                                                                   Accumulation::contract);
-                                                    },
-                                                    launch_w4a4};
-const Kernel<MatmulW4A16Args> kernel::w4a16_decode = {"decode",
-                                                      [](const MatmulW4A16Args& args, const DeviceInfo&) {
-                                                          return accumulation_reason(
-                                                              args.accumulation, Accumulation::tensor_core);
-                                                      },
-                                                      launch_w4a16};
+const Kernel<MatmulW4A4Args> kernel::matmul_w4a4_decode = {"decode",
+                                                           [](const MatmulW4A4Args& args, const DeviceInfo&) {
+                                                               return accumulation_reason(
+                                                                   args.accumulation, Accumulation::contract);
+                                                           },
+                                                           launch_w4a4};
+const Kernel<MatmulW4A16Args> kernel::matmul_w4a16_decode = {
+    "decode",
+    [](const MatmulW4A16Args& args, const DeviceInfo&) {
+        return accumulation_reason(args.accumulation, Accumulation::tensor_core);
+    },
+    launch_w4a16};
 
 }  // namespace halfbyte::cuda

@@ -27,9 +27,9 @@ constexpr int64_t matmul_workspace_bytes(const MatmulSize& size) {
     return size.m == 0 ? 0 : round_up(16 + 4 * gpu_strips(size.n), 16);
 }
 
-// Launch::scratch, of the kernels for few rows: the activations as their operands, 16 bits each, K rounded up to
-// whole groups and M to one of a few numbers; and the FP32 sums of all chains, [chains, n, m] with n rounded up to
-// a strip and m to 8, so that whoever is last can add the chains in their order.
+// Launch::scratch, of the kernels for few rows: the activations as their operands, 16 bits each, K rounded up
+// to whole groups and M to one of a few numbers; and the FP32 sums of all chains, [chains, n, m] with n
+// rounded up to a strip and m to 8, so that whoever is last can add the chains in their order.
 constexpr int64_t decode_scratch_bytes(const MatmulSize& size) {
     int64_t rows = 1;
     while (rows < std::min(size.m, most_decode_rows)) rows *= 2;

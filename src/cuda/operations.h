@@ -20,9 +20,11 @@ extern const Kernel<MxFp4QuantizeArgs> mxfp4_quantize;
 extern const Kernel<MxFp4DequantizeArgs> mxfp4_dequantize;
 extern const Kernel<PackWeightArgs> pack_weight;
 extern const Kernel<UnpackWeightArgs> unpack_weight;
+extern const Kernel<MatmulW4A4Args> matmul_w4a4_prefill, matmul_w4a4_prefill_tensor_core;
+extern const Kernel<MatmulW4A16Args> matmul_w4a16_prefill;
 
-extern const Kernel<MatmulW4A4Args> w4a4_decode;
-extern const Kernel<MatmulW4A16Args> w4a16_decode;
+extern const Kernel<MatmulW4A4Args> matmul_w4a4_decode;
+extern const Kernel<MatmulW4A16Args> matmul_w4a16_decode;
 
 }  // namespace kernel
 

@@ -121,7 +121,7 @@ template <typename Shape>
 struct Ring {
     static constexpr uint32_t stage_bytes = Shape::stage_groups * uint32_t(gpu_group_bytes);
     uint8_t* data;
-    uint64_t* full;  // barriers, one for each stage
+    uint32_t full;  // barriers, one for each stage
     uint32_t slot = 0, parity = 0;
 
     __device__ __forceinline__ uint8_t* stage() const { return data + slot * stage_bytes; }
@@ -131,8 +131,8 @@ struct Ring {
         uint8_t* to = data + into * stage_bytes;
 #if __CUDA_ARCH__ >= 900
         if (bytes != 0 && ptx::elect_lane()) {
-            ptx::arrive_and_expect(full + into, bytes);
-            ptx::copy_bulk_once(to, from, bytes, full + into);
+            ptx::arrive_and_expect(full + 8 * into, bytes);
+            ptx::copy_bulk_once(ptx::shared_address(to), from, bytes, full + 8 * into);
         }
 #else
         for (uint32_t byte = threadIdx.x % 32 * 16; byte < bytes; byte += 512)
@@ -142,7 +142,7 @@ struct Ring {
     }
     __device__ __forceinline__ void await() const {
 #if __CUDA_ARCH__ >= 900
-        ptx::wait(full + slot, parity);
+        ptx::wait(full + 8 * slot, parity);
 #else
         ptx::wait_for_copies<Shape::stages - 1>();
         __syncwarp();
@@ -209,16 +209,17 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
     extern __shared__ __align__(128) uint8_t shared[];
     const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     constexpr int ring_bytes = Shape::stages * int(Ring<Shape>::stage_bytes);
-    uint64_t* const barriers = reinterpret_cast<uint64_t*>(shared + Shape::warps * ring_bytes);
-    uint64_t* const slices_full = barriers + Shape::warps * Shape::stages;
-    float4* const shared_sums = reinterpret_cast<float4*>(slices_full + 2);
+    uint8_t* const barriers = shared + Shape::warps * ring_bytes;  // of the rings, then of the slices
+    const uint32_t ring_full = ptx::shared_address(barriers) + warp * Shape::stages * 8;
+    const uint32_t slices_full = ptx::shared_address(barriers) + Shape::warps * Shape::stages * 8;
+    float4* const shared_sums = reinterpret_cast<float4*>(barriers + Shape::warps * Shape::stages * 8 + 16);
     uint8_t* const slices = reinterpret_cast<uint8_t*>(shared_sums) + p.shared_sums * Shape::sum_bytes;
-    Ring<Shape> ring{shared + warp * ring_bytes, barriers + warp * Shape::stages};
+    Ring<Shape> ring{shared + warp * ring_bytes, ring_full};
 
     ptx::let_next_kernel_start();
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
-        for (int i = 0; i < Shape::stages; i++) ptx::init_barrier(ring.full + i, 1);
+        for (int i = 0; i < Shape::stages; i++) ptx::init_barrier(ring.full + 8 * i, 1);
         if (warp == 0) ptx::init_barrier(slices_full, 1);
         ptx::publish_barriers();
     }
@@ -251,7 +252,7 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
             const uint32_t piece = (lane + blockIdx.x) % 32, low = count * piece / 32,
                            high = count * (piece + 1) / 32;
             if (low != high)
-                ptx::copy_bulk(slices + low * group_bytes, from + low * group_bytes,
+                ptx::copy_bulk(ptx::shared_address(slices) + low * group_bytes, from + low * group_bytes,
                                (high - low) * group_bytes, slices_full);
         }
         ptx::wait(slices_full, run % 2);

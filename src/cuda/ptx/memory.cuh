@@ -33,4 +33,35 @@ __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
+// Four 8 x 8 matrices of 16-bit elements, transposed: lane l holds of each the elements (l / 4, 2 (l % 4))
+// and the next one, and gives the address of row l % 8 of the transpose of matrix l / 8, 16 bytes. PTX:
+// stmatrix.trans, sm_90 and later.
+__device__ __forceinline__ void store_transposed(uint32_t row, const uint32_t (&matrices)[4]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+                 "r"(matrices[0]), "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
+                 : "memory");
+#endif
+}
+
+// Shared memory by its address there, which, unlike a pointer, is not computed anew wherever it is used.
+__device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
+    uint4 value;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+__device__ __forceinline__ uint2 load_shared_8(uint32_t address) {
+    uint2 value;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");
+    return value;
+}
+__device__ __forceinline__ void store_shared_16(uint32_t address, uint4 value) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y),
+                 "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+
 }  // namespace halfbyte::cuda::ptx

@@ -1,0 +1,525 @@
+// Products of many tokens, M > 64: D^T [N, M] = W x^T by wgmma, W from its packed form through registers (the
+// operand A: 64 rows of W a warpgroup, 16 a warp, one strip), x [M, K] from shared memory (the operand B).
+//
+// A tile is row_warpgroups * 64 rows of W by token_warpgroups * tokens tokens. A CTA's last warp fills a ring
+// of stages of 64 elements of K: x by one tensor copy, W by one bulk copy a strip. The CTAs of a cluster take
+// tiles of the same tokens, side by side; each brings a part of x to all of them. The other warps dequantise
+// in registers and multiply, one product of 16 elements in flight while the next is being prepared.
+//
+// contract: each product of a block begins from zero and is added to the chain in FP32. tensor cores: a chain
+// of 1024 elements is accumulated by the matrix unit. Chains are added in order in FP32, so that a row's bits
+// depend on nothing but K.
+#pragma once
+
+#include "cuda/device/fragments.cuh"
+#include "cuda/device/product_output.cuh"
+#include "cuda/launch.h"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/launch.cuh"
+#include "cuda/ptx/memory.cuh"
+#include "cuda/ptx/tensor_copy.cuh"
+#include "cuda/ptx/wgmma.cuh"
+#include "format/gpu_weight.h"
+
+namespace halfbyte::cuda {
+
+// tokens: of a warpgroup, N of wgmma. piece: contract: the tokens of one product.
+template <bool contract_, int row_warpgroups_, int token_warpgroups_, int tokens_, int piece_, int products_,
+          int cluster_, int stages_>
+struct PrefillShape {
+    static constexpr bool contract = contract_;
+    static constexpr int row_warpgroups = row_warpgroups_, token_warpgroups = token_warpgroups_;
+    static constexpr int tokens = tokens_, piece = piece_, products = products_, cluster = cluster_,
+                         stages = stages_;
+
+    static constexpr int warpgroups = row_warpgroups * token_warpgroups;
+    static constexpr int threads = warpgroups * 128 + 128;
+    // A thread's registers: as launched (65536 over all threads, in steps of 8), then of the filling and of
+    // the multiplying warpgroups; together no more than launched, or the multiplying ones wait for ever.
+    static constexpr int launched = 65536 / threads / 8 * 8, filling = warpgroups == 2 ? 24 : 32,
+                         registers = ((warpgroups + 1) * launched - filling) / warpgroups / 8 * 8;
+    static constexpr int strips = row_warpgroups * 4;
+    static constexpr int tile_tokens = token_warpgroups * tokens;
+    static constexpr int x_bytes = tile_tokens * int(gpu_group_k) * 2;  // of a stage
+    static constexpr int w_bytes = strips * int(gpu_group_bytes);
+    // The contract's registers hold no sums of chains beside the chain and two products.
+    static constexpr int total_bytes = contract ? warpgroups * 64 * tokens * 4 : 0;
+    static constexpr int transpose_bytes = 512;  // of a warp, for the output
+    static constexpr int shared_bytes =
+        1024 + stages * (x_bytes + w_bytes + 16) + total_bytes + warpgroups * 4 * transpose_bytes;
+};
+
+struct PrefillProblem {
+    const uint8_t* weight = nullptr;   // the groups of a packed weight
+    const uint8_t* special = nullptr;  // one byte for each strip
+    uint32_t strips = 0, groups = 0;
+    uint32_t row_tiles = 0, token_tiles = 0;  // row tiles of a whole cluster
+    ProductOutput output;
+    float unscale = 1;  // takes the operands' powers of two out of a sum
+};
+
+// Tiles in an order in which those that run at once share rows and tokens: bands of 8 token tiles.
+struct PrefillTile {
+    uint32_t row, token;
+    __device__ __forceinline__ PrefillTile(const PrefillProblem& p, uint32_t index) {
+        constexpr uint32_t band = 8;
+        const uint32_t first = index / (band * p.row_tiles) * band;
+        const uint32_t width = min(band, p.token_tiles - first), inside = index - first * p.row_tiles;
+        row = inside / width;
+        token = first + inside % width;
+    }
+};
+
+// Addresses in shared memory.
+template <typename S>
+struct PrefillShared {
+    uint32_t x, w, totals, transpose, full, empty;
+
+    __device__ __forceinline__ explicit PrefillShared(const uint8_t* memory) {
+        // A shuffle's result is kept in a register; the address itself ptxas would find anew at every use.
+        x = __shfl_sync(~0u, (ptx::shared_address(memory) + 1023) / 1024 * 1024, 0);
+        w = x + S::stages * S::x_bytes;
+        totals = w + S::stages * S::w_bytes;
+        transpose = totals + S::total_bytes;
+        full = transpose + S::warpgroups * 4 * S::transpose_bytes;
+        empty = full + 8 * S::stages;
+    }
+};
+
+// A place in the ring of stages and the parity of its phase.
+template <typename S>
+struct RingPlace {
+    uint32_t stage = 0, parity = 0;
+    __device__ __forceinline__ void next() {
+        if (++stage == S::stages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// By one thread.
+template <typename S>
+__device__ __forceinline__ void fill_stages(const PrefillShared<S>& shared, const CUtensorMap& x_map,
+                                            const CUtensorMap& w_map, const PrefillProblem& p) {
+    const uint32_t rank = S::cluster > 1 ? ptx::cluster_rank() : 0;
+    constexpr uint32_t part = S::tile_tokens / S::cluster;
+    RingPlace<S> place;
+    for (uint32_t index = blockIdx.x / S::cluster; index < p.row_tiles * p.token_tiles;
+         index += gridDim.x / S::cluster) {
+        const PrefillTile tile(p, index);
+        const uint32_t strip = (tile.row * S::cluster + rank) * S::strips,
+                       token = tile.token * S::tile_tokens + rank * part;
+        for (uint32_t group = 0; group < p.groups; group++) {
+            ptx::wait(shared.empty + 8 * place.stage, place.parity ^ 1);
+            const uint32_t full = shared.full + 8 * place.stage,
+                           x = shared.x + place.stage * S::x_bytes + rank * (part * 128);
+            ptx::arrive_and_expect(full, S::x_bytes + S::w_bytes);
+            if constexpr (S::cluster == 1)
+                ptx::copy_box(x, x_map, group * gpu_group_k, token, full);
+            else
+                ptx::copy_box_to_cluster(x, x_map, group * gpu_group_k, token, full, (1u << S::cluster) - 1);
+            ptx::copy_box_3d(shared.w + place.stage * S::w_bytes, w_map, group, strip, full);
+            place.next();
+        }
+    }
+}
+
+// What a lane needs of its strip for one stage.
+struct StripGroup {
+    uint4 codes;
+    uint2 scales;
+
+    __device__ __forceinline__ explicit StripGroup(uint32_t strip) {
+        const uint32_t lane = threadIdx.x % 32;
+        codes = ptx::load_shared_16(strip + lane * 16);
+        scales = ptx::load_shared_8(strip + uint32_t(gpu_group_code_bytes) + lane / 4 * 8);
+    }
+    template <typename T, bool special>
+    __device__ __forceinline__ void operand(int block, uint32_t (&a)[4]) const {
+        dequantize<T>(block == 0   ? codes.x
+                      : block == 1 ? codes.y
+                      : block == 2 ? codes.z
+                                   : codes.w,
+                      scales_of<T, special>(scales, block), a);
+    }
+};
+
+// d of one tile of a warpgroup: rows g and g + 8 of the warp's strip (lane = 4 g + q); registers 4 j .. 4 j +
+// 3 are the tokens 8 j + 2 q and the next of row g, then of row g + 8.
+template <int registers>
+__device__ __forceinline__ void store_tile(const PrefillProblem& p, uint32_t transpose, uint32_t token,
+                                           uint32_t row, const float (&sums)[registers]) {
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+    const ProductOutput& out = p.output;
+    float column[2], bias[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t n = min(row + g + 8 * i, out.columns - 1);
+        column[i] = out.column_decode[n];
+        bias[i] =
+            out.bias != nullptr ? load_widened(out.bias, out.bias_type, n) : -0.0f;  // -0 changes nothing
+    }
+    const bool per_row = out.row_decode != nullptr && out.row_decode_per_row;
+    const float one_decode = out.row_decode != nullptr ? out.row_decode[0] : 1.0f;
+    // Of tokens 8 j + 2 q (+ 1): row g, row g + 8; then of tokens 8 further on.
+    const auto values_of = [&](int j, float(&values)[8]) {
+        float decode[4];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            decode[i] = per_row ? out.row_decode[min(token + 8 * j + i / 2 * 8 + 2 * q + i % 2, out.rows - 1)]
+                                : one_decode;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            values[i] = sums[4 * j + i] * p.unscale * (decode[i / 4 * 2 + i % 2] * column[i / 2 % 2]) +
+                        bias[i / 2 % 2];
+    };
+    if (out.type == DType::f32) {
+        auto* d = static_cast<float*>(out.d) + uint64_t(token + 2 * q) * uint64_t(out.stride) + row + g;
+#pragma unroll
+        for (int j = 0; j < registers / 4; j += 2) {
+            float values[8];
+            values_of(j, values);
+#pragma unroll
+            for (uint32_t i = 0; i < 8; i++) {
+                const uint32_t m = 8 * j + i / 4 * 8 + i % 2, n = i / 2 % 2 * 8;
+                if (token + 2 * q + m < out.rows && row + g + n < out.columns)
+                    d[m * uint64_t(out.stride) + n] = values[i];
+            }
+        }
+        return;
+    }
+    // 16 bits: through shared memory, so that a lane stores 8 neighbours of one token.
+    const uint32_t first = row + lane % 2 * 8;
+    const bool vectors =
+        reinterpret_cast<uintptr_t>(out.d) % 16 == 0 && out.stride % 8 == 0 && first + 8 <= out.columns;
+    auto* d = static_cast<uint16_t*>(out.d) + uint64_t(token + lane / 2) * uint64_t(out.stride) + first;
+    const uint32_t address = transpose + (lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int j = 0; j < registers / 4; j += 2) {
+        float values[8];
+        uint32_t pairs[4];
+        values_of(j, values);
+        if (out.type == DType::bf16) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const __nv_bfloat162 pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
+                pairs[i] = reinterpret_cast<const uint32_t&>(pair);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const __half2 pair = __floats2half2_rn(values[2 * i], values[2 * i + 1]);
+                pairs[i] = reinterpret_cast<const uint32_t&>(pair);
+            }
+        }
+        ptx::store_transposed(address, pairs);
+        __syncwarp();
+        const uint4 eight = ptx::load_shared_16(transpose + lane * 16);
+        __syncwarp();
+        if (token + 8 * j + lane / 2 < out.rows) {
+            if (vectors) {
+                *reinterpret_cast<uint4*>(d) = eight;
+            } else {
+                uint64_t low = uint64_t(eight.y) << 32 | eight.x, high = uint64_t(eight.w) << 32 | eight.z;
+#pragma unroll 1
+                for (uint32_t i = 0; i < 8 && first + i < out.columns; i++) {
+                    d[i] = uint16_t(low);
+                    low = low >> 16 | high << 48;
+                    high >>= 16;
+                }
+            }
+        }
+        d += 16 * uint64_t(out.stride);
+    }
+}
+
+inline constexpr uint32_t prefill_chain_groups = 1024 / gpu_group_k;
+
+// The multiplying warps. special: some scale of the warpgroup's rows takes the slower way.
+template <typename T, typename S>
+struct Multiplier {
+    static constexpr int registers = S::tokens / 2;
+    const PrefillShared<S>& shared;
+    const PrefillProblem& p;
+    const uint32_t row_warpgroup = threadIdx.x / 128 % S::row_warpgroups,
+                   token_warpgroup = threadIdx.x / 128 / S::row_warpgroups,
+                   strip = row_warpgroup * 4 + threadIdx.x / 32 % 4;  // of the tile
+    const uint32_t w = shared.w + strip * uint32_t(gpu_group_bytes),
+                   x_sixteenths = (shared.x + token_warpgroup * (S::tokens * 128)) / 16;
+    RingPlace<S> place;
+
+    // The next stage has arrived: what the lane needs of W.
+    __device__ __forceinline__ StripGroup wait_for_group() const {
+        ptx::wait(shared.full + 8 * place.stage, place.parity);
+        return StripGroup(w + place.stage * S::w_bytes);
+    }
+    __device__ __forceinline__ uint32_t x() const { return x_sixteenths + place.stage * (S::x_bytes / 16); }
+    // A warp is done with a stage: every CTA that fills it hears of it.
+    __device__ __forceinline__ void release(uint32_t stage) const {
+        __syncwarp();
+        if constexpr (S::cluster == 1) {
+            if (threadIdx.x % 32 == 0) ptx::arrive(shared.empty + 8 * stage);
+        } else {
+            if (threadIdx.x % 32 < S::cluster) ptx::arrive_at(shared.empty + 8 * stage, threadIdx.x % 32);
+        }
+    }
+    template <int count>
+    __device__ __forceinline__ static void multiply(float (&d)[count], const uint32_t (&a)[4], uint32_t x,
+                                                    bool accumulate) {
+        if constexpr (std::is_same_v<T, __half>)
+            ptx::wgmma_fp16(d, a, ptx::wgmma_descriptor(x), accumulate);
+        else
+            ptx::wgmma_bf16(d, a, ptx::wgmma_descriptor(x), accumulate);
+    }
+
+    // sums: of all chains of the tile, each accumulated by the matrix unit. Two blocks are multiplied while
+    // the next two are dequantised.
+    template <bool special>
+    __device__ __forceinline__ void accumulate(float (&sums)[registers]) {
+        uint32_t a[2][2][4];
+        float chain[registers];
+#pragma unroll
+        for (int i = 0; i < registers; i++) sums[i] = 0.0f;
+        StripGroup group = wait_for_group();
+        for (uint32_t left = p.groups; left > 0;) {
+            const uint32_t groups = min(prefill_chain_groups, left);
+            left -= groups;
+            uint32_t stage = 0;
+            for (uint32_t i = 0; i < groups; i++) {
+                const uint32_t previous = stage, x = this->x();
+                stage = place.stage;
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    group.operand<T, special>(2 * half, a[half][0]);
+                    group.operand<T, special>(2 * half + 1, a[half][1]);
+                    ptx::wgmma_fence();
+                    multiply(chain, a[half][0], x + 4 * half, half > 0 || i > 0);
+                    multiply(chain, a[half][1], x + 4 * half + 2, true);
+                    ptx::wgmma_commit();
+                    if (half == 1) {
+                        place.next();
+                        if (i + 1 < groups || left > 0) group = wait_for_group();
+                    }
+                    ptx::wgmma_wait<1>();
+                    if (half == 0 && i > 0) release(previous);
+                }
+            }
+            ptx::wgmma_wait<0>();
+            ptx::keep_registers(chain);
+            release(stage);
+#pragma unroll
+            for (int i = 0; i < registers; i++) sums[i] += chain[i];
+        }
+    }
+
+    // chain: ends as the sum of all chains. Of three products one is added while the others are made; none is
+    // made across the loop's edge, where ptxas would have them wait for each other (C7514).
+    template <bool special>
+    __device__ __forceinline__ void accumulate_blocks(float (&chain)[registers]) {
+        constexpr int pieces = S::tokens / S::piece, steps = 4 * pieces, piece_registers = S::piece / 2,
+                      products = S::products;
+        float product[products][piece_registers];
+        uint32_t a[4][4];
+#pragma unroll
+        for (int i = 0; i < registers; i++) chain[i] = 0.0f;
+        StripGroup group = wait_for_group();
+        group.operand<T, special>(0, a[0]);
+        for (uint32_t i = 0;; i++) {
+            const uint32_t stage = place.stage, x = this->x();
+            const bool last = i + 1 == p.groups;
+#pragma unroll
+            for (int step = 0; step < steps + products - 1; step++) {
+                if (step < steps) {
+                    const int block = step / pieces, piece = step % pieces;
+                    ptx::wgmma_fence();
+                    multiply(product[step % products], a[block], x + 2 * block + piece * (S::piece * 8),
+                             false);
+                    ptx::wgmma_commit();
+                    if (piece == 0 && block < 3) group.operand<T, special>(block + 1, a[block + 1]);
+                    if (step == steps - 1) {
+                        place.next();
+                        if (!last) group = wait_for_group();
+                    }
+                }
+                const int added = step - (products - 1);
+                if (added < 0) continue;
+                if (step < steps)
+                    ptx::wgmma_wait<products - 1>();
+                else if (step == steps)
+                    ptx::wgmma_wait<products - 2>();
+                else
+                    ptx::wgmma_wait<0>();
+                ptx::keep_registers(product[added % products]);
+#pragma unroll
+                for (int r = 0; r < piece_registers; r++)
+                    chain[added % pieces * piece_registers + r] += product[added % products][r];
+            }
+            release(stage);
+            if (last) break;
+            group.operand<T, special>(0, a[0]);
+            if (i % prefill_chain_groups == prefill_chain_groups - 1) {
+                add_to_totals(chain, i >= prefill_chain_groups, true);
+#pragma unroll
+                for (int r = 0; r < registers; r++) chain[r] = 0.0f;
+            }
+        }
+        if (p.groups > prefill_chain_groups) add_to_totals(chain, true, false);
+    }
+
+    // chain = the total before + chain, kept as the new total.
+    __device__ __forceinline__ void add_to_totals(float (&chain)[registers], bool before, bool keep) const {
+        uint32_t total = shared.totals + (threadIdx.x / 128 * (registers / 4 * 128) + threadIdx.x % 128) * 16;
+#pragma unroll
+        for (int r = 0; r < registers; r += 4, total += 128 * 16) {
+            if (before) {
+                const uint4 sum = ptx::load_shared_16(total);
+                chain[r] = __uint_as_float(sum.x) + chain[r];
+                chain[r + 1] = __uint_as_float(sum.y) + chain[r + 1];
+                chain[r + 2] = __uint_as_float(sum.z) + chain[r + 2];
+                chain[r + 3] = __uint_as_float(sum.w) + chain[r + 3];
+            }
+            if (keep)
+                ptx::store_shared_16(
+                    total, make_uint4(__float_as_uint(chain[r]), __float_as_uint(chain[r + 1]),
+                                      __float_as_uint(chain[r + 2]), __float_as_uint(chain[r + 3])));
+        }
+    }
+
+    template <bool special>
+    __device__ __forceinline__ void sum_tile(float (&sums)[registers]) {
+        if constexpr (S::contract)
+            accumulate_blocks<special>(sums);
+        else
+            accumulate<special>(sums);
+    }
+
+    __device__ __forceinline__ void run() {
+        const uint32_t rank = S::cluster > 1 ? ptx::cluster_rank() : 0;
+        for (uint32_t index = blockIdx.x / S::cluster; index < p.row_tiles * p.token_tiles;
+             index += gridDim.x / S::cluster) {
+            const PrefillTile tile(p, index);
+            const uint32_t first = (tile.row * S::cluster + rank) * S::strips + row_warpgroup * 4;
+            bool special = false;
+            for (uint32_t i = first; i < min(first + 4, p.strips); i++) special |= p.special[i] != 0;
+            float sums[registers];
+            if (special)
+                sum_tile<true>(sums);
+            else
+                sum_tile<false>(sums);
+            store_tile(p, shared.transpose + threadIdx.x / 32 * S::transpose_bytes,
+                       tile.token * S::tile_tokens + token_warpgroup * S::tokens,
+                       (first + threadIdx.x / 32 % 4) * uint32_t(gpu_strip_rows), sums);
+        }
+    }
+};
+
+template <typename T, typename S>
+__global__ void __launch_bounds__(S::threads, 1)
+    prefill_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
+                   const PrefillProblem p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ uint8_t memory[];
+    const PrefillShared<S> shared(memory);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < S::stages; i++) {
+            ptx::init_barrier(shared.full + 8 * i, 1);
+            ptx::init_barrier(shared.empty + 8 * i, S::cluster * S::warpgroups * 4);
+        }
+        ptx::publish_barriers();
+    }
+    if constexpr (S::cluster > 1)
+        ptx::meet_cluster_relaxed();
+    else
+        __syncthreads();
+    ptx::wait_for_previous_kernel();
+    if (threadIdx.x / 128 == S::warpgroups) {
+        if constexpr (S::warpgroups > 1) ptx::give_registers_back<S::filling>();
+        if (threadIdx.x == S::warpgroups * 128) fill_stages<S>(shared, x_map, w_map, p);
+    } else {
+        if constexpr (S::warpgroups > 1) ptx::take_registers<S::registers>();
+        Multiplier<T, S>{shared, p}.run();
+    }
+    // A CTA stays while others of its cluster may still arrive at its barriers.
+    if constexpr (S::cluster > 1) {
+        __syncwarp();
+        ptx::meet_cluster_relaxed();
+    }
+#endif
+}
+
+// The driver's cuTensorMapEncodeTiled, asked for at run time, so that nothing links libcuda.
+inline CUtensorMap encode_map(CUtensorMapDataType type, uint32_t rank, const void* data,
+                              const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                              CUtensorMapSwizzle swizzle) {
+    static const auto encode = [] {
+        void* function = nullptr;
+        cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+        check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                    cudaEnableDefault, &found),
+                   "cuTensorMapEncodeTiled");
+        return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+    }();
+    CUtensorMap map;
+    const cuuint32_t steps[3] = {1, 1, 1};
+    const CUresult result = encode(&map, type, rank, const_cast<void*>(data), sizes, strides, box, steps,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+        throw Error(ErrorKind::failure,
+                    "matmul: cuTensorMapEncodeTiled gives CUDA error " + std::to_string(int(result)));
+    return map;
+}
+
+// x [rows, cols] of 16-bit elements in boxes of a group's columns; zeros around the matrix.
+inline CUtensorMap map_of_activations(const ConstMatrix& x, uint32_t box_rows) {
+    const cuuint64_t sizes[2] = {cuuint64_t(x.cols), cuuint64_t(x.rows)},
+                     strides[1] = {cuuint64_t(x.stride) * 2};
+    const cuuint32_t box[2] = {uint32_t(gpu_group_k), box_rows};
+    return encode_map(
+        x.type == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x.data,
+        sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+// The groups of a packed weight [strips, groups, 576 bytes] in boxes of one group of several strips.
+inline CUtensorMap map_of_weight(const PrefillProblem& p, uint32_t box_strips) {
+    const cuuint64_t sizes[3] = {gpu_group_bytes / 4, p.groups, p.strips},
+                     strides[2] = {gpu_group_bytes, cuuint64_t(gpu_group_bytes) * p.groups};
+    const cuuint32_t box[3] = {gpu_group_bytes / 4, 1, box_strips};
+    return encode_map(CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, p.weight, sizes, strides, box,
+                      CU_TENSOR_MAP_SWIZZLE_NONE);
+}
+
+// x: what TMA can address; [M, K], K at least the weight's.
+template <typename T, typename S>
+void launch_prefill(const ConstMatrix& x, PrefillProblem problem, const Launch& launch) {
+    const auto kernel = prefill_kernel<T, S>;
+    const int64_t tile_rows = int64_t(S::cluster) * S::row_warpgroups * 64;
+    problem.row_tiles = uint32_t((problem.output.columns + tile_rows - 1) / tile_rows);
+    problem.token_tiles = uint32_t((problem.output.rows + S::tile_tokens - 1) / S::tile_tokens);
+    const CUtensorMap x_map = map_of_activations(x, S::tile_tokens / S::cluster),
+                      w_map = map_of_weight(problem, S::strips);
+
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::shared_bytes),
+               "shared memory");
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = S::cluster;
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(S::cluster);
+    config.blockDim = dim3(S::threads);
+    config.dynamicSmemBytes = S::shared_bytes;
+    config.stream = launch.stream;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    int resident = 0;
+    check_cuda(cudaOccupancyMaxActiveClusters(&resident, kernel, &config), "occupancy");
+    const int64_t tiles = int64_t(problem.row_tiles) * problem.token_tiles;
+    config.gridDim = dim3(unsigned(std::min<int64_t>(tiles, std::max(resident, 1)) * S::cluster));
+    check_cuda(cudaLaunchKernelEx(&config, kernel, x_map, w_map, problem), "launch");
+}
+
+}  // namespace halfbyte::cuda

@@ -1,0 +1,105 @@
+// W4A4 and W4A16 products of many tokens on Hopper: device/prefill_kernel.cuh, in the tile that suits the
+// size.
+#include "cuda/device/prefill_activations.cuh"
+#include "cuda/device/prefill_kernel.cuh"
+#include "cuda/operations.h"
+
+namespace halfbyte::cuda {
+namespace {
+
+// A tile and the microseconds that it takes at K = 8192 on an H200, by which tiles are compared.
+struct Candidate {
+    int64_t rows, tokens;
+    int cluster;
+    double time;
+    void (*launch)(const ConstMatrix&, PrefillProblem, const Launch&);
+};
+template <typename T, typename S>
+constexpr Candidate candidate(double time) {
+    return {S::cluster * S::row_warpgroups * 64, S::tile_tokens, S::cluster, time, launch_prefill<T, S>};
+}
+
+template <typename T>
+constexpr Candidate of_chains[] = {
+    candidate<T, PrefillShape<false, 1, 1, 64, 0, 0, 2, 8>>(28),
+    candidate<T, PrefillShape<false, 1, 1, 128, 0, 0, 2, 8>>(37.5),
+    candidate<T, PrefillShape<false, 2, 1, 128, 0, 0, 2, 8>>(54),
+    candidate<T, PrefillShape<false, 2, 1, 192, 0, 0, 2, 6>>(71),
+};
+constexpr Candidate of_blocks[] = {
+    candidate<__nv_bfloat16, PrefillShape<true, 1, 2, 64, 64, 3, 2, 8>>(65),
+    candidate<__nv_bfloat16, PrefillShape<true, 1, 2, 128, 128, 2, 2, 4>>(97),
+    candidate<__nv_bfloat16, PrefillShape<true, 2, 1, 192, 96, 2, 2, 4>>(140),
+};
+
+void launch_best(std::span<const Candidate> candidates, const ConstMatrix& x, const PrefillProblem& problem,
+                 const Launch& launch, const DeviceInfo& device) {
+    const auto time_of = [&](const Candidate& c) {
+        const int64_t rows = (problem.output.columns + c.rows - 1) / c.rows,
+                      tokens = (problem.output.rows + c.tokens - 1) / c.tokens,
+                      at_once = std::max(device.multiprocessors / c.cluster, 1);
+        return double((rows * tokens + at_once - 1) / at_once) * c.time;
+    };
+    std::min_element(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
+        return time_of(a) < time_of(b);
+    })->launch(x, problem, launch);
+}
+
+template <typename Args>
+PrefillProblem problem_of(const Args& args, DType x_type) {
+    PrefillProblem problem;
+    problem.weight = args.w.data;
+    problem.special = args.w.data + gpu_weight_flags(args.w.n, args.w.k);
+    problem.strips = uint32_t(gpu_strips(args.w.n));
+    problem.groups = uint32_t(gpu_groups(args.w.k));
+    problem.unscale = x_type == DType::f16 ? Fragments<__half>::unscale : Fragments<__nv_bfloat16>::unscale;
+    ProductOutput& output = problem.output;
+    output.rows = uint32_t(args.d.rows);
+    output.columns = uint32_t(args.w.n);
+    if constexpr (std::is_same_v<Args, MatmulW4A4Args>) {
+        output.row_decode = args.row_decode;
+        output.row_decode_per_row = args.row_decode_per_row;
+    }
+    output.column_decode = args.column_decode;
+    output.bias = args.bias;
+    output.bias_type = args.bias_type;
+    output.d = args.d.data;
+    output.type = args.d.type;
+    output.stride = args.d.stride;
+    return problem;
+}
+
+template <Accumulation accumulation, typename Args>
+std::string reason(const Args& args, const DeviceInfo& device) {
+    if (args.accumulation != accumulation) return "another accumulation is asked for";
+    if (device.major != 9) return "wgmma is an instruction of compute capability 9.0 alone";
+    if (args.w.k == 0) return "K = 0: there is nothing to multiply";
+    return "";
+}
+
+template <bool contract>
+void launch_w4a4(const MatmulW4A4Args& args, const Launch& launch, const DeviceInfo& device) {
+    if (args.d.rows == 0 || args.w.n == 0) return;
+    const ConstMatrix x = prepare_activations(args, launch);
+    launch_best(contract ? std::span<const Candidate>(of_blocks) : of_chains<__nv_bfloat16>, x,
+                problem_of(args, x.type), launch, device);
+}
+
+void launch_w4a16(const MatmulW4A16Args& args, const Launch& launch, const DeviceInfo& device) {
+    if (args.d.rows == 0 || args.w.n == 0) return;
+    const ConstMatrix x = prepare_activations(args, launch);
+    launch_best(
+        x.type == DType::f16 ? std::span<const Candidate>(of_chains<__half>) : of_chains<__nv_bfloat16>, x,
+        problem_of(args, x.type), launch, device);
+}
+
+}  // namespace
+
+const Kernel<MatmulW4A4Args> kernel::matmul_w4a4_prefill = {
+    "prefill", reason<Accumulation::contract, MatmulW4A4Args>, launch_w4a4<true>};
+const Kernel<MatmulW4A4Args> kernel::matmul_w4a4_prefill_tensor_core = {
+    "prefill_tensor_core", reason<Accumulation::tensor_core, MatmulW4A4Args>, launch_w4a4<false>};
+const Kernel<MatmulW4A16Args> kernel::matmul_w4a16_prefill = {
+    "prefill", reason<Accumulation::tensor_core, MatmulW4A16Args>, launch_w4a16};
+
+}  // namespace halfbyte::cuda
