@@ -109,6 +109,8 @@ extern "C" __attribute__((visibility("default"))) const Kernels* halfbyte_cuda_k
     static const Kernel<MxFp4DequantizeArgs> mxfp4_dequantize[] = {kernel::mxfp4_dequantize};
     static const Kernel<PackWeightArgs> pack_weight[] = {kernel::pack_weight};
     static const Kernel<UnpackWeightArgs> unpack_weight[] = {kernel::unpack_weight};
+    static const Kernel<MatmulW4A4Args> matmul_w4a4[] = {kernel::cublaslt_nvfp4};
+    static const Kernel<MatmulW4A16Args> matmul_w4a16[] = {kernel::cublaslt_dequantised};
     static const Kernels all = {
         .version = version,
         .unavailable_reason = driver_reason,
@@ -128,8 +130,8 @@ extern "C" __attribute__((visibility("default"))) const Kernels* halfbyte_cuda_k
         .mxfp4_dequantize = mxfp4_dequantize,
         .pack_weight = pack_weight,
         .unpack_weight = unpack_weight,
-        .matmul_w4a4 = {},
-        .matmul_w4a16 = {},
+        .matmul_w4a4 = matmul_w4a4,
+        .matmul_w4a16 = matmul_w4a16,
         .count_bad_scales = launch_count_bad_scales,
     };
     return &all;

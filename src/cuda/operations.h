@@ -20,9 +20,13 @@ extern const Kernel<MxFp4QuantizeArgs> mxfp4_quantize;
 extern const Kernel<MxFp4DequantizeArgs> mxfp4_dequantize;
 extern const Kernel<PackWeightArgs> pack_weight;
 extern const Kernel<UnpackWeightArgs> unpack_weight;
+extern const Kernel<MatmulW4A4Args> cublaslt_nvfp4;
+extern const Kernel<MatmulW4A16Args> cublaslt_dequantised;
 
 }  // namespace kernel
 
+// unpack_weight with the scales in any layout; bytes of tile padding are left.
+void launch_unpack_weight(const UnpackWeightArgs& args, ScaleLayout layout, const Launch& launch);
 void launch_count_bad_scales(Stream stream, const float* scales, int64_t count, int32_t* bad);
 
 }  // namespace halfbyte::cuda
