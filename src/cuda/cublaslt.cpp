@@ -2,7 +2,10 @@
 
 #include <dlfcn.h>
 
-#include <memory>
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "core/check.h"
 
@@ -138,6 +141,31 @@ struct Described {
     }
 };
 
+struct Known {
+    int device;
+    LtProduct product;  // without the places of its scales
+    std::optional<cublasLtMatmulAlgo_t> algorithm;
+};
+constexpr size_t most_known = 256;
+
+// What the heuristic says of the product on the current device, asked once.
+std::optional<cublasLtMatmulAlgo_t> algorithm_of(const Described& described, LtProduct product) {
+    thread_local std::vector<Known> known;
+    product.x_scales = product.w_scales = nullptr;
+    int device = 0;
+    check(cudaGetDevice(&device) == cudaSuccess, ErrorKind::failure, "cudaGetDevice fails");
+    const auto found = std::find_if(known.begin(), known.end(), [&](const Known& one) {
+        return one.device == device && one.product == product;
+    });
+    if (found != known.end()) return found->algorithm;
+    cublasLtMatmulHeuristicResult_t result = {};
+    std::optional<cublasLtMatmulAlgo_t> algorithm;
+    if (described.find(result)) algorithm = result.algo;
+    if (known.size() == most_known) known.erase(known.begin());
+    known.push_back({device, product, algorithm});
+    return algorithm;
+}
+
 }  // namespace
 
 std::string lt_unavailable_reason() {
@@ -146,26 +174,51 @@ std::string lt_unavailable_reason() {
 
 std::string lt_unsupported_reason(const LtProduct& product) {
     if (!lt().reason.empty()) return lt().reason;
-    cublasLtMatmulHeuristicResult_t result = {};
-    return Described(product).find(result) ? "" : "cuBLASLt's heuristic: not supported";
+    return algorithm_of(Described(product), product) ? "" : "cuBLASLt's heuristic: not supported";
 }
 
 void lt_matmul(const LtProduct& product, const void* x, const void* w, const float* alpha, void* d,
                void* workspace, Stream stream) {
     check(lt().reason.empty(), ErrorKind::unsupported, "{}", lt().reason);
     const Described described(product);
-    cublasLtMatmulHeuristicResult_t result = {};
-    check(described.find(result), ErrorKind::unsupported, "cuBLASLt's heuristic: not supported");
+    const std::optional<cublasLtMatmulAlgo_t> algorithm = algorithm_of(described, product);
+    check(algorithm.has_value(), ErrorKind::unsupported, "cuBLASLt's heuristic: not supported");
     const float one = 1.0f, zero = 0.0f;
     check_lt(
         lt().matmul(handle_of_current_device(), described.desc.handle, product.column_alpha ? alpha : &one, w,
                     described.w.handle, x, described.x.handle, &zero, d, described.d.handle, d,
-                    described.d.handle, &result.algo, workspace, size_t(lt_workspace_bytes), stream),
+                    described.d.handle, &*algorithm, workspace, size_t(lt_workspace_bytes), stream),
         "cublasLtMatmul");
 }
 
 cudaDataType_t lt_type_of(DType type) {
     return type == DType::f32 ? CUDA_R_32F : type == DType::f16 ? CUDA_R_16F : CUDA_R_16BF;
+}
+
+LtProduct lt_product(const MatmulW4A16Args& args) {
+    return {.operand = lt_type_of(args.x.type),
+            .result = lt_type_of(args.d.type),
+            .m = args.d.rows,
+            .n = args.w.n,
+            .k = args.w.k,
+            .x_stride = args.x.stride,
+            .w_stride = round_up(args.w.k, gpu_group_k),
+            .d_stride = args.d.stride,
+            .column_alpha = true};
+}
+
+LtProduct lt_product(const MatmulW4A4Args& args, const uint8_t* w_scales) {
+    return {.operand = CUDA_R_4F_E2M1,
+            .result = lt_type_of(args.d.type),
+            .m = args.d.rows,
+            .n = args.w.n,
+            .k = args.w.k,
+            .x_stride = args.a.shape.padded_k,
+            .w_stride = args.w.k,
+            .d_stride = args.d.stride,
+            .x_scales = args.a.block_scales,
+            .w_scales = w_scales,
+            .column_alpha = true};
 }
 
 }  // namespace halfbyte::cuda

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "cuda/matmul_workspace.h"
 #include "halfbyte/cuda.h"
 
 namespace halfbyte::cuda {
@@ -24,16 +25,20 @@ struct LtProduct {
     bool operator==(const LtProduct&) const = default;
 };
 
-inline constexpr int64_t lt_workspace_bytes = int64_t(32) << 20;
-
 // Empty if cuBLASLt can be opened; else why not.
 std::string lt_unavailable_reason();
-// Empty if its heuristic knows an algorithm for the product on the current device. It needs a device.
+// Empty if its heuristic knows an algorithm for the product on the current device. It needs a device; what
+// the heuristic said of a product is kept, and where scales lie is no part of the question.
 std::string lt_unsupported_reason(const LtProduct& product);
 // workspace: lt_workspace_bytes aligned to 256. Throws Error (failure).
 void lt_matmul(const LtProduct& product, const void* x, const void* w, const float* alpha, void* d,
                void* workspace, Stream stream);
 
 cudaDataType_t lt_type_of(DType type);  // of BF16, FP16 and FP32
+
+// x times the weight dequantised to x's type, rows of whole groups.
+LtProduct lt_product(const MatmulW4A16Args& args);
+// a times the weight's codes [n, k / 2] with these block scales.
+LtProduct lt_product(const MatmulW4A4Args& args, const uint8_t* w_scales);
 
 }  // namespace halfbyte::cuda
