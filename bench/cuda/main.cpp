@@ -1,7 +1,7 @@
 // Speed of the GPU's kernels: what a launch takes inside a CUDA graph, beside what the device's memory gives
 // in the same run. Every row is first compared with the reference on sampled rows.
 //   halfbyte-cuda-bench --filter quantize/linear   (built with -DHALFBYTE_BENCHMARKS=ON)
-#include "rows.h"
+#include "products.h"
 
 #include <fmt/format.h>
 
@@ -12,19 +12,29 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "format/gpu_weight.h"
+
 namespace halfbyte::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 constexpr const char* usage =
-    "usage: halfbyte-cuda-bench [--format text|json] [--filter NAME] [--list] [--help]\n"
-    "  --filter NAME  rows whose name contains NAME, as --list prints it\n"
+    "usage: halfbyte-cuda-bench [--format text|json] [--filter NAME]... [--tune] [--list] [--help]\n"
+    "  --filter NAME  rows whose name contains one of the NAMEs, as --list prints it\n"
+    "  --tune         only the products; at the end the lines of src/cuda/matmul_choice.h\n"
     "Exit: 0 measured, 1 a difference from the reference or an error, 2 wrong call, 77 no GPU\n";
 
 struct Options {
-    std::string format = "text", filter;
-    bool list = false, help = false;
+    std::string format = "text";
+    std::vector<std::string> filters;
+    bool tune = false, list = false, help = false;
+
+    bool wants(const std::string& name) const {
+        return filters.empty() || std::any_of(filters.begin(), filters.end(), [&](const auto& filter) {
+                   return name.find(filter) != std::string::npos;
+               });
+    }
 };
 
 struct Yardsticks {
@@ -140,7 +150,59 @@ void print_row(const Json& row) {
     std::fflush(stdout);
 }
 
-int measure(const Options& options, const std::vector<Row>& rows) {
+Json json_of(const ProductRow& row, const ProductOutcome& outcome) {
+    Json json = {{"kernel", row.operation}, {"m", row.m}, {"n", row.n}, {"k", row.k}};
+    if (!outcome.note.empty()) json["note"] = outcome.note;
+    if (outcome.kernel.empty()) return json;
+    json["implementation"] = outcome.kernel;
+    if (!outcome.difference.empty()) {
+        json["difference"] = outcome.difference;
+        return json;
+    }
+    const double flops = 2.0 * double(row.m) * double(row.n) * double(row.k);
+    const double ratio = outcome.cublas_microseconds / outcome.microseconds;
+    json["us"] = outcome.microseconds;
+    json["tflop_s"] = flops / outcome.microseconds * 1e-6;
+    json["weight_tb_s"] = terabytes_per_second(double(gpu_weight_bytes(row.n, row.k)), outcome.microseconds);
+    if (outcome.cublas_microseconds > 0) {
+        json["cublas_bf16_us"] = outcome.cublas_microseconds;
+        json["times_cublas"] = ratio;
+    }
+    if (outcome.sm_mhz > 0) json["sm_mhz"] = outcome.sm_mhz, json["watts"] = outcome.watts;
+    const auto target = [&](const char* name, double wanted, bool reached) {
+        if (wanted > 0) json["targets"][name] = {{"limit", wanted}, {"reached", reached}};
+    };
+    target("us", row.target, outcome.microseconds <= row.target);
+    target("times_cublas", row.ratio, ratio >= row.ratio);
+    target("tflop_s", row.teraflops, flops / outcome.microseconds * 1e-6 >= row.teraflops);
+    return json;
+}
+
+void print_product(const Json& row) {
+    fmt::print("{:<24} {:>5} x {:>5} x {:>5}  ", row["kernel"].get<std::string>(), row["m"].get<int64_t>(),
+               row["n"].get<int64_t>(), row["k"].get<int64_t>());
+    const std::string note = row.value("note", "");
+    if (!row.contains("implementation")) {
+        fmt::print("{}\n", note);
+    } else if (row.contains("difference")) {
+        fmt::print("{}: NOT RIGHT, not timed: {}\n", row["implementation"].get<std::string>(),
+                   row["difference"].get<std::string>());
+    } else {
+        std::string targets;
+        const Json wanted = row.value("targets", Json::object());
+        for (const auto& [name, target] : wanted.items())
+            targets += fmt::format("{} {} {}  ", name, target["limit"].get<double>(),
+                                   target["reached"].get<bool>() ? "yes" : "NO");
+        fmt::print(
+            "{:9.2f} us {:6.2f} x cuBLAS {:7.1f} TFLOP/s {:6.3f} TB/s {:5.0f} MHz {:4.0f} W  {:<28} {}{}\n",
+            row["us"].get<double>(), row.value("times_cublas", 0.0), row["tflop_s"].get<double>(),
+            row["weight_tb_s"].get<double>(), row.value("sm_mhz", 0.0), row.value("watts", 0.0),
+            row["implementation"].get<std::string>(), targets, note);
+    }
+    std::fflush(stdout);
+}
+
+int measure(const Options& options, const std::vector<Row>& rows, const std::vector<ProductRow>& products) {
     const cuda::Kernels& kernels = *cuda::halfbyte_cuda_kernels();
     const bool text = options.format == "text";
     const std::string reason = kernels.unavailable_reason();
@@ -176,6 +238,26 @@ int measure(const Options& options, const std::vector<Row>& rows) {
             break;
         }
     }
+    std::vector<std::pair<ProductRow, std::vector<ProductOutcome>>> results;
+    report["products"] = Json::array();
+    const auto add_product = [&](const ProductRow& row, const std::vector<ProductOutcome>& outcomes) {
+        results.emplace_back(row, outcomes);
+        for (const ProductOutcome& outcome : outcomes) {
+            right &= outcome.difference.empty();
+            report["products"].push_back(json_of(row, outcome));
+            if (text) print_product(report["products"].back());
+        }
+    };
+    try {
+        run_products({gpu, kernels}, products, add_product);
+    } catch (const std::exception& error) {
+        add_product({.operation = "(ended here)"}, {{.kernel = "(none)", .difference = error.what()}});
+    }
+    if (options.tune)
+        for (const char* operation : {"matmul_w4a4", "matmul_w4a16"}) {
+            report["tuning"][operation] = tuning_lines(operation, results);
+            if (text) fmt::print("{}\n{}", operation, report["tuning"][operation].get<std::string>());
+        }
     if (right) report["clock_mhz_after"] = gpu.clock_mhz();
     if (!text)
         fmt::print("{}\n", report.dump(2));
@@ -188,13 +270,18 @@ Options parse(int count, char** words) {
     Options options;
     for (int i = 1; i < count; i++) {
         const std::string word = words[i];
-        if (word == "--list") {
+        if (word == "--tune") {
+            options.tune = true;
+        } else if (word == "--list") {
             options.list = true;
         } else if (word == "--help" || word == "-h") {
             options.help = true;
         } else if (word == "--filter" || word == "--format") {
             if (i + 1 == count) throw std::runtime_error(fmt::format("{} needs a value", word));
-            (word == "--filter" ? options.filter : options.format) = words[++i];
+            if (word == "--filter")
+                options.filters.emplace_back(words[++i]);
+            else
+                options.format = words[++i];
         } else {
             throw std::runtime_error(fmt::format("{} is no option", word));
         }
@@ -211,13 +298,13 @@ int main(int count, char** words) {
     using namespace halfbyte::bench;
     Options options;
     std::vector<Row> rows = make_rows();
+    std::vector<ProductRow> products = make_product_rows();
     try {
         options = parse(count, words);
-        std::erase_if(
-            rows, [&](const Row& row) { return row.full_name().find(options.filter) == std::string::npos; });
-        if (rows.empty())
-            throw std::runtime_error(fmt::format(
-                "no row's name contains the filter '{}'; --list prints the names", options.filter));
+        std::erase_if(rows, [&](const Row& row) { return options.tune || !options.wants(row.full_name()); });
+        std::erase_if(products, [&](const ProductRow& row) { return !options.wants(row.full_name()); });
+        if (rows.empty() && products.empty())
+            throw std::runtime_error("no row's name contains a filter; --list prints the names");
     } catch (const std::exception& error) {
         fmt::print(stderr, "{}\n{}", error.what(), usage);
         return 2;
@@ -228,10 +315,11 @@ int main(int count, char** words) {
     }
     if (options.list) {
         for (const Row& row : rows) fmt::print("{}\n", row.full_name());
+        for (const ProductRow& row : products) fmt::print("{}\n", row.full_name());
         return 0;
     }
     try {
-        return measure(options, rows);
+        return measure(options, rows, products);
     } catch (const std::exception& error) {  // the device is lost, or its memory is too small
         fmt::print(stderr, "{}\n", error.what());
         return 1;

@@ -196,11 +196,11 @@ int64_t workspace_bytes_of(const MatmulW4A16Args& args) {
 }
 
 int64_t scratch_bytes_of(const MatmulW4A4Args& args) {
-    return matmul_scratch_bytes(size_of_product(args));
+    return matmul_scratch_bytes(args);
 }
 
 int64_t scratch_bytes_of(const MatmulW4A16Args& args) {
-    return matmul_scratch_bytes(size_of_product(args));
+    return matmul_scratch_bytes(args);
 }
 
 std::vector<KernelStatus> explain(const QuantizeArgs& args, const DeviceInfo& device) {

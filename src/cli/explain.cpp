@@ -22,10 +22,10 @@ struct Options {
     CommonOptions common;
     std::string operation;
     int64_t rows = 1, k = 4096;
-    std::optional<int64_t> padded_rows, padded_k, transform_n;
+    std::optional<int64_t> padded_rows, padded_k, transform_n, n;
     std::string type = "bf16", layout = "linear", transform, arithmetic;
     std::optional<std::string> device;
-    bool dynamic = false, scale_per_row = false, unaligned = false;
+    bool dynamic = false, scale_per_row = false, unaligned = false, quantize_on_the_way = false;
 
     bool transforms() const { return operation == "transform" || operation == "transform_quantize"; }
     bool mxfp4() const { return operation.starts_with("mxfp4_"); }
@@ -34,12 +34,21 @@ struct Options {
         return operation == "quantize" || operation == "silu_mul_quantize" ||
                operation == "rms_norm_quantize" || operation == "transform_quantize";
     }
+    bool multiplies() const { return operation == "matmul_w4a4" || operation == "matmul_w4a16"; }
     bool block_scales() const {
-        return quantizes() || mxfp4() || operation == "dequantize" || operation == "convert_scales";
+        return quantizes() || mxfp4() || operation == "dequantize" || operation == "convert_scales" ||
+               operation == "pack_weight" || (operation == "matmul_w4a4" && !quantize_on_the_way);
     }
     bool global_scale() const {
         return quantizes() || operation == "fake_quantize" || operation == "dequantize" ||
-               operation == "amax";
+               operation == "amax" || operation == "matmul_w4a4";
+    }
+    // A matrix of BF16, FP16 or FP32, read or written.
+    bool typed() const {
+        return operation != "convert_scales" && operation != "pack_weight" && operation != "unpack_weight";
+    }
+    std::string arithmetic_or_default() const {
+        return !arithmetic.empty() ? arithmetic : operation == "matmul_w4a16" ? "tensor_core" : "contract";
     }
 };
 
@@ -57,18 +66,26 @@ void check_options(const Options& options) {
     };
     need(options.transforms(), !options.transform.empty(), "--transform", "transform");
     need(options.transforms(), options.transform_n.has_value(), "--transform-n", "transform");
-    need(options.transforms(), !options.arithmetic.empty(), "--arithmetic", "choice of arithmetic");
+    need(options.transforms() || options.multiplies(), !options.arithmetic.empty(), "--arithmetic",
+         "choice of arithmetic");
+    need(options.multiplies() || options.arithmetic != "library", options.arithmetic == "library",
+         "--arithmetic library", "product");
+    need(options.multiplies(), options.n.has_value(), "--n", "product");
+    need(options.operation == "matmul_w4a4", options.quantize_on_the_way, "--quantize",
+         "activations to quantise on the way");
     need(options.quantizes(), options.dynamic, "--dynamic", "dynamic scales");
     need(options.global_scale(), options.scale_per_row, "--scale-per-row", "global scale");
     need(options.block_scales(), options.padded_rows.has_value(), "--padded-rows", "block scales");
     need(options.block_scales(), options.padded_k.has_value(), "--padded-k", "block scales");
     need(options.block_scales(), options.layout != "linear", "--layout", "block scales");
-    need(options.operation != "convert_scales", options.type != "bf16", "--type", "matrix of a type");
+    need(options.typed(), options.type != "bf16", "--type", "matrix of a type");
 }
 
 // Addresses stand for memory that is never touched: the choice looks at their alignment alone, the checks at
-// whether they overlap, so codes and block scales are far from x and from each other.
-constexpr uintptr_t matrix_address = 4096, code_address = uintptr_t(1) << 63,
+// whether they overlap, so codes, block scales, a packed weight and the result of a product are far from x
+// and from each other.
+constexpr uintptr_t matrix_address = 4096, product_address = uintptr_t(1) << 61,
+                    weight_address = uintptr_t(1) << 62, code_address = uintptr_t(1) << 63,
                     block_scale_address = code_address + (uintptr_t(1) << 62);
 
 void* address(const Options& options, DType type, uintptr_t base = matrix_address) {
@@ -125,10 +142,46 @@ QuantizeArgs quantize_args(const Options& options, const ConstMatrix& x) {
             .block_scales = block_scales(options)};
 }
 
+Accumulation accumulation_of(const Options& options) {
+    return value_of<Accumulation>(options.arithmetic_or_default(),
+                                  {{"contract", Accumulation::contract},
+                                   {"tensor_core", Accumulation::tensor_core},
+                                   {"library", Accumulation::library}});
+}
+
+cuda::PackedWeight weight_of(int64_t n, int64_t k) {
+    return {reinterpret_cast<const uint8_t*>(weight_address), n, k};
+}
+Matrix product_of(const Options& options) {
+    const DType type = type_of(options);
+    const int64_t n = options.n.value_or(4096);
+    return {address(options, type, product_address), type, options.rows, n, n};
+}
+
+cuda::PackWeightArgs pack_args(const Options& options) {
+    cuda::PackWeightArgs args = {.part_count = 1, .packed = reinterpret_cast<uint8_t*>(weight_address)};
+    args.parts[0] = {codes(options), block_scales(options), nvfp4_shape(options)};
+    return args;
+}
+
+cuda::MatmulW4A4Args w4a4_args(const Options& options, const ConstMatrix& x) {
+    cuda::MatmulW4A4Args args = {.w = weight_of(options.n.value_or(4096), options.k),
+                                 .row_decode = scale_address(),
+                                 .row_decode_per_row = options.scale_per_row,
+                                 .column_decode = scale_address(),
+                                 .d = product_of(options),
+                                 .accumulation = accumulation_of(options)};
+    if (options.quantize_on_the_way)
+        args.x = x, args.encode_scale = scale_address(), args.encode_scale_per_row = options.scale_per_row;
+    else
+        args.a = {codes(options), block_scales(options), nvfp4_shape(options)};
+    return args;
+}
+
 // A matrix of BF16 for x of BF16, else of FP32.
 BlockTransform transform_of(const Options& options) {
     BlockTransform transform = {.n = options.transform_n.value_or(32)};
-    if (options.arithmetic == "tensor_core") transform.accumulation = Accumulation::tensor_core;
+    transform.accumulation = accumulation_of(options);
     if (options.transform == "matrix") {
         transform.matrix_type = type_of(options) == DType::bf16 ? DType::bf16 : DType::f32;
         transform.matrix = address(options, transform.matrix_type);
@@ -167,23 +220,43 @@ auto with_arguments(const Options& options, const Work& work) {
     if (options.operation == "mxfp4_dequantize")
         return work(MxFp4DequantizeArgs{codes(options), block_scales(options), mxfp4_shape(options),
                                         output(options)});
+    if (options.operation == "pack_weight") return work(pack_args(options));
+    if (options.operation == "unpack_weight")
+        return work(cuda::UnpackWeightArgs{weight_of(options.rows, options.k), codes(options),
+                                           block_scales(options)});
+    if (options.operation == "matmul_w4a4") return work(w4a4_args(options, x));
+    if (options.operation == "matmul_w4a16")
+        return work(cuda::MatmulW4A16Args{.x = x,
+                                          .w = weight_of(options.n.value_or(4096), options.k),
+                                          .column_decode = scale_address(),
+                                          .d = product_of(options),
+                                          .accumulation = accumulation_of(options)});
     return work(quantize_args(options, x));
 }
 
 std::string problem_text(const Options& options) {
-    const bool typed = options.operation != "convert_scales";
-    std::string text =
-        fmt::format("{} of {}[{}, {}]", options.operation,
-                    typed ? std::string(name_of(type_of(options))) + " " : "", options.rows, options.k);
+    const bool typed = options.typed();
+    const bool quantised = options.operation == "matmul_w4a4" && !options.quantize_on_the_way;
+    std::string text = fmt::format("{} of {}[{}, {}]", options.operation,
+                                   quantised ? "NVFP4 "
+                                   : typed   ? std::string(name_of(type_of(options))) + " "
+                                             : "",
+                                   options.rows, options.k);
+    if (options.multiplies())
+        text += fmt::format("{} and a packed weight [{}, {}] to {}, arithmetic {}",
+                            options.quantize_on_the_way ? ", quantised on the way," : "",
+                            options.n.value_or(4096), options.k, name_of(type_of(options)),
+                            options.arithmetic_or_default());
     if (options.transforms())
-        text += fmt::format(
-            ", {} transform of size {}, arithmetic {}", options.transform == "matrix" ? "matrix" : "Hadamard",
-            options.transform_n.value_or(32), options.arithmetic.empty() ? "contract" : options.arithmetic);
+        text += fmt::format(", {} transform of size {}, arithmetic {}",
+                            options.transform == "matrix" ? "matrix" : "Hadamard",
+                            options.transform_n.value_or(32), options.arithmetic_or_default());
     if (options.block_scales()) {
         const int64_t padded_k =
             options.mxfp4() ? mxfp4_shape(options).padded_k : nvfp4_shape(options).padded_k;
         text += fmt::format(", block scales {}{}, padded to [{}, {}]", options.layout,
-                            typed ? "" : " to linear", options.padded_rows.value_or(options.rows), padded_k);
+                            options.operation == "convert_scales" ? " to linear" : "",
+                            options.padded_rows.value_or(options.rows), padded_k);
     }
     const char* each = options.scale_per_row ? " for each row" : "";
     if (options.operation == "amax")
@@ -195,8 +268,12 @@ std::string problem_text(const Options& options) {
 
 // Why no CPU level can, or nothing.
 std::string cpu_reason(const Options& options) {
-    if (options.arithmetic == "tensor_core") return "the CPU has the contract's arithmetic only";
-    if (options.transforms() || options.quantizes() || options.operation == "dequantize") return "";
+    if (options.arithmetic == "tensor_core" || options.arithmetic == "library")
+        return "the CPU has the contract's arithmetic only";
+    if (options.quantize_on_the_way) return "the CPU quantises first, then multiplies";
+    if (options.transforms() || options.quantizes() || options.multiplies() ||
+        options.operation == "dequantize")
+        return "";
     return fmt::format("the CPU has no kernel of {} in this version", options.operation);
 }
 
@@ -329,19 +406,23 @@ Command add_explain(CLI::App& program) {
                     "--device sm_90\n"
                     "  halfbyte explain transform_quantize --k 4096 --transform matrix --transform-n 64 "
                     "--arithmetic tensor_core\n"
-                    "  halfbyte explain silu_mul_quantize --k 11008 --unaligned --format json",
+                    "  halfbyte explain silu_mul_quantize --k 11008 --unaligned --format json\n"
+                    "  halfbyte explain matmul_w4a4 --rows 8 --n 8192 --k 8192 --quantize --device sm_90",
                     options->common);
     const auto size = CLI::Range(int64_t(0), int64_t(1) << 59);
     command->add_option("operation", options->operation, "The operation")
         ->required()
         ->check(CLI::IsMember({"quantize", "silu_mul_quantize", "rms_norm_quantize", "transform_quantize",
                                "transform", "fake_quantize", "dequantize", "convert_scales", "amax",
-                               "mxfp4_quantize", "mxfp4_dequantize"}));
+                               "mxfp4_quantize", "mxfp4_dequantize", "pack_weight", "unpack_weight",
+                               "matmul_w4a4", "matmul_w4a16"}));
     command->add_option("--rows", options->rows, "Rows of the matrix, [M, K]")
         ->check(size)
         ->capture_default_str();
     command->add_option("--k", options->k, "Elements of a row")->check(size)->capture_default_str();
-    command->add_option("--type", options->type, "Type of x; of y when it dequantises")
+    command->add_option("--n", options->n, "Rows of a product's weight, [N, K]; 4096 by default")
+        ->check(size);
+    command->add_option("--type", options->type, "Type of x; of y when it dequantises; of a product's result")
         ->check(CLI::IsMember({"bf16", "f16", "f32"}))
         ->capture_default_str();
     command
@@ -359,8 +440,12 @@ Command add_explain(CLI::App& program) {
         ->check(CLI::IsMember({"hadamard", "matrix"}));
     command->add_option("--transform-n", options->transform_n, "Its size; 32 by default")
         ->check(CLI::IsMember({"16", "32", "64", "128"}));
-    command->add_option("--arithmetic", options->arithmetic, "Its arithmetic; contract by default")
-        ->check(CLI::IsMember({"contract", "tensor_core"}));
+    command
+        ->add_option("--arithmetic", options->arithmetic,
+                     "Its arithmetic, or a product's; contract by default, tensor_core of matmul_w4a16")
+        ->check(CLI::IsMember({"contract", "tensor_core", "library"}));
+    command->add_flag("--quantize", options->quantize_on_the_way,
+                      "matmul_w4a4 quantises x on the way; without it the activations are NVFP4");
     command->add_flag("--dynamic", options->dynamic, "The global scale is found from the values");
     command->add_flag("--scale-per-row", options->scale_per_row, "A global scale, or an amax, for each row");
     command->add_flag("--unaligned", options->unaligned,

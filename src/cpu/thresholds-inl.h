@@ -192,7 +192,9 @@ HWY_INLINE __m512i codes_of(__m512i v, const int16_t* above_a, const int16_t* ab
         _mm256_inserti128_si256(_mm256_castsi128_si256(load8(above_a)), load8(above_b), 1));
     // Threshold i of the lane's block; the second block's are 8 words further.
     const auto at = [](int16_t i) HWY_ATTR {
-        return _mm512_mask_set1_epi16(_mm512_set1_epi16(i), 0xFFFF0000u, int16_t(i + 8));
+        const int32_t first = i * 0x10001, second = (i + 8) * 0x10001;
+        return _mm512_setr_epi32(first, first, first, first, first, first, first, first,  //
+                                 second, second, second, second, second, second, second, second);
     };
     const auto above = [&](__m512i i) HWY_ATTR {
         return _mm512_cmpgt_epi16_mask(magnitude, _mm512_permutexvar_epi16(i, table));

@@ -45,6 +45,25 @@ void launch_grid(void (*kernel)(Parameters...), dim3 grid, int threads, size_t s
     launch_with(attribute, kernel, grid, threads, shared_bytes, launch, values...);
 }
 
+// The same for clusters of CTAs; one CTA needs no cluster, which devices before 9.0 do not have.
+template <typename... Parameters, typename... Values>
+void launch_clusters(void (*kernel)(Parameters...), unsigned cluster, unsigned clusters, int threads,
+                     size_t shared_bytes, const Launch& launch, const Values&... values) {
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {cluster, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(cluster * clusters);
+    config.blockDim = dim3(unsigned(threads));
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = launch.stream;
+    config.attrs = attributes;
+    config.numAttrs = cluster == 1 ? 1 : 2;
+    check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(values)...), "launch");
+}
+
 // As many CTAs of the kernel as run on the device at once, and no more than `ctas`.
 template <typename... Parameters>
 dim3 resident_grid(void (*kernel)(Parameters...), int64_t ctas, int threads, size_t shared_bytes,

@@ -19,7 +19,7 @@ namespace halfbyte::cuda {
 struct MatmulTuning {
     int64_t most_rows;     // M
     int64_t most_weights;  // N * K
-    std::string_view kernels[3];
+    std::string_view kernels[4];
 };
 
 // Compute capability 9.0. Not measured yet: the order of the lists.

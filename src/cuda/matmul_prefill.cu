@@ -25,12 +25,11 @@ constexpr Candidate of_chains[] = {
     candidate<T, PrefillShape<false, 1, 1, 128, 0, 0, 2, 8>>(37),
     candidate<T, PrefillShape<false, 2, 1, 128, 0, 0, 2, 8>>(54.5),
     candidate<T, PrefillShape<false, 2, 1, 176, 0, 0, 2, 6>>(65.5),
-    candidate<T, PrefillShape<false, 2, 1, 192, 0, 0, 2, 6>>(69.5),
 };
 constexpr Candidate of_blocks[] = {
     candidate<__nv_bfloat16, PrefillShape<true, 1, 2, 64, 64, 3, 2, 8>>(64.5),
     candidate<__nv_bfloat16, PrefillShape<true, 1, 2, 128, 128, 2, 2, 4>>(98),
-    candidate<__nv_bfloat16, PrefillShape<true, 2, 1, 192, 96, 2, 2, 4>>(140),
+    candidate<__nv_bfloat16, PrefillShape<true, 2, 1, 176, 88, 2, 2, 4>>(129),
 };
 
 void launch_best(std::span<const Candidate> candidates, const ConstMatrix& x, const PrefillProblem& problem,

@@ -27,11 +27,15 @@ constexpr int64_t matmul_workspace_bytes(const MatmulSize& size) {
     return size.m == 0 ? 0 : round_up(16 + 4 * gpu_strips(size.n), 16);
 }
 
-// Launch::scratch, of the kernels for few rows: the FP32 sums of all chains, [chains, n, m] with n rounded up
-// to a strip and m to 8, so that whoever is last can add the chains in their order.
+// Launch::scratch, of the kernels for few rows: the activations as their operands, 16 bits each, K rounded up
+// to whole groups and M to one of a few numbers; and the FP32 sums of all chains, [chains, n, m] with n
+// rounded up to a strip and m to 8, so that whoever is last can add the chains in their order.
 constexpr int64_t decode_scratch_bytes(const MatmulSize& size) {
+    int64_t rows = 1;
+    while (rows < std::min(size.m, most_decode_rows)) rows *= 2;
     const int64_t chains = (size.k + matmul_chain_k - 1) / matmul_chain_k;
-    return chains * round_up(size.n, gpu_strip_rows) * round_up(std::min(size.m, most_decode_rows), 8) * 4;
+    return round_up(size.k, gpu_group_k) * std::max<int64_t>(rows, 4) * 2 +
+           chains * round_up(size.n, gpu_strip_rows) * round_up(rows, 8) * 4;
 }
 // Of the kernels for many rows: the activations once more, BF16 and without padding of their rows but to
 // whole groups.
@@ -40,6 +44,38 @@ constexpr int64_t prefill_scratch_bytes(const MatmulSize& size) {
 }
 constexpr int64_t matmul_scratch_bytes(const MatmulSize& size) {
     return std::max(decode_scratch_bytes(size), prefill_scratch_bytes(size));
+}
+
+// Of the kernels that call cuBLASLt: its own workspace, then the weight in a form that it reads. The parts
+// begin at multiples of 256 bytes.
+inline constexpr int64_t lt_workspace_bytes = int64_t(32) << 20;
+// W4A16: [n, k] of x's type, rows of whole groups.
+constexpr int64_t dequantised_scratch_bytes(const MatmulSize& size) {
+    return lt_workspace_bytes + size.n * round_up(size.k, gpu_group_k) * 2;
+}
+// W4A4: alpha [n], codes [n, k / 2], block scales in tiles of 128 rows and 4 blocks.
+struct UnpackedScratch {
+    int64_t alpha, codes, block_scales, block_scale_bytes, bytes;
+
+    explicit constexpr UnpackedScratch(const MatmulSize& size)
+        : alpha(lt_workspace_bytes),
+          codes(alpha + round_up(size.n * 4, 256)),
+          block_scales(codes + round_up(size.n * round_up(size.k, 16) / 2, 256)),
+          block_scale_bytes(scale_buffer_bytes(ScaleLayout::tiled_128x4, size.n, (size.k + 15) / 16)),
+          bytes(block_scales + block_scale_bytes) {}
+};
+
+constexpr int64_t matmul_scratch_bytes(const MatmulW4A4Args& args) {
+    const MatmulSize size = size_of_product(args);
+    const int64_t own = matmul_scratch_bytes(size);
+    if (size.m == 0 || args.accumulation != Accumulation::tensor_core) return own;
+    return std::max(own, UnpackedScratch(size).bytes);
+}
+constexpr int64_t matmul_scratch_bytes(const MatmulW4A16Args& args) {
+    const MatmulSize size = size_of_product(args);
+    const int64_t own = matmul_scratch_bytes(size);
+    if (size.m == 0 || args.accumulation != Accumulation::library) return own;
+    return std::max(own, dequantised_scratch_bytes(size));
 }
 
 }  // namespace halfbyte::cuda

@@ -20,11 +20,14 @@ extern const Kernel<MxFp4QuantizeArgs> mxfp4_quantize;
 extern const Kernel<MxFp4DequantizeArgs> mxfp4_dequantize;
 extern const Kernel<PackWeightArgs> pack_weight;
 extern const Kernel<UnpackWeightArgs> unpack_weight;
-extern const Kernel<MatmulW4A4Args> matmul_w4a4_prefill, matmul_w4a4_prefill_tensor_core;
-extern const Kernel<MatmulW4A16Args> matmul_w4a16_prefill;
+extern const Kernel<MatmulW4A4Args> matmul_w4a4_decode, matmul_w4a4_prefill, matmul_w4a4_prefill_tensor_core,
+    cublaslt_nvfp4;
+extern const Kernel<MatmulW4A16Args> matmul_w4a16_decode, matmul_w4a16_prefill, cublaslt_dequantised;
 
 }  // namespace kernel
 
+// unpack_weight with the scales in any layout; bytes of tile padding are left.
+void launch_unpack_weight(const UnpackWeightArgs& args, ScaleLayout layout, const Launch& launch);
 void launch_count_bad_scales(Stream stream, const float* scales, int64_t count, int32_t* bad);
 
 }  // namespace halfbyte::cuda

@@ -1,6 +1,7 @@
 // The inverse of pack_weight.cu: codes [n, Kp/2] and linear block scales [n, Kp/16] from the packed form, Kp
 // = k rounded up to 16. The work is shared out as there: a CTA for a strip of 16 rows, a lane for two bytes
 // of codes of the rows g and g + 8 in every block of a group.
+#include "cuda/device/unpack.cuh"
 #include "cuda/launch.h"
 #include "cuda/operations.h"
 #include "cuda/ptx/launch.cuh"
@@ -11,16 +12,7 @@ namespace {
 
 constexpr int warps = 4, threads = warps * 32;
 
-// The two codes (row, k) and (row, k + 1) of a word, k even, row 0 or 8 and k 0 or 8 for the four kinds.
-template <int row, int k>
-__device__ __forceinline__ uint8_t pair_of(uint32_t word) {
-    uint32_t pair = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) pair |= (word >> gpu_code_bit(row, k + i / 4, i % 4) & 1) << i;
-    return uint8_t(pair);
-}
-
-__global__ void __launch_bounds__(threads) unpack_weight_kernel(UnpackWeightArgs args) {
+__global__ void __launch_bounds__(threads) unpack_weight_kernel(UnpackWeightArgs args, ScaleLayout layout) {
     ptx::wait_for_previous_kernel();
     const auto& [data, n, k] = args.w;
     const int lane = int(threadIdx.x % 32), g = lane / 4, q = lane % 4;
@@ -51,19 +43,23 @@ __global__ void __launch_bounds__(threads) unpack_weight_kernel(UnpackWeightArgs
             const int row = g + q % 2 * 8, b = q / 2 * 2 + i;
             const int64_t block = group * gpu_group_blocks + b;
             if (first_row + row < n && block < blocks)
-                args.block_scales[(first_row + row) * blocks + block] = in[gpu_scale_byte(row, b)];
+                args.block_scales[scale_offset(layout, first_row + row, block, blocks)] =
+                    in[gpu_scale_byte(row, b)];
         }
     }
 }
 
-void launch_unpack(const UnpackWeightArgs& args, const Launch& launch, const DeviceInfo&) {
-    if (args.w.n == 0 || args.w.k == 0) return;
-    launch_grid(unpack_weight_kernel, dim3(unsigned(gpu_strips(args.w.n))), threads, 0, launch, args);
-}
-
 }  // namespace
 
-const Kernel<UnpackWeightArgs> kernel::unpack_weight = {"unpack_weight", no_reason<UnpackWeightArgs>,
-                                                        launch_unpack};
+void launch_unpack_weight(const UnpackWeightArgs& args, ScaleLayout layout, const Launch& launch) {
+    if (args.w.n == 0 || args.w.k == 0) return;
+    launch_grid(unpack_weight_kernel, dim3(unsigned(gpu_strips(args.w.n))), threads, 0, launch, args, layout);
+}
+
+const Kernel<UnpackWeightArgs> kernel::unpack_weight = {
+    "unpack_weight", no_reason<UnpackWeightArgs>,
+    [](const UnpackWeightArgs& args, const Launch& launch, const DeviceInfo&) {
+        launch_unpack_weight(args, ScaleLayout::linear, launch);
+    }};
 
 }  // namespace halfbyte::cuda

@@ -9,7 +9,9 @@ import support
 from support import PROGRAM, UNSUPPORTED, USAGE, TestCase
 
 OPERATIONS = ["quantize", "silu_mul_quantize", "rms_norm_quantize", "transform_quantize", "transform", "fake_quantize",
-              "dequantize", "convert_scales", "amax", "mxfp4_quantize", "mxfp4_dequantize"]
+              "dequantize", "convert_scales", "amax", "mxfp4_quantize", "mxfp4_dequantize", "pack_weight", "unpack_weight"]
+PRODUCTS = ["matmul_w4a4", "matmul_w4a16"]
+UNTYPED = ["convert_scales", "pack_weight", "unpack_weight"]
 
 
 class Explain(TestCase):
@@ -18,13 +20,34 @@ class Explain(TestCase):
 
     def test_the_first_kernel_without_a_reason_is_chosen(self):
         for operation in OPERATIONS:
-            type_f32 = [] if operation == "convert_scales" else ["--type", "f32"]
+            type_f32 = [] if operation in UNTYPED else ["--type", "f32"]
             for more in [[], ["--rows", "0"], ["--unaligned"], [*type_f32, "--device", "sm_80"], ["--rows", "2147483392"]]:
                 value = self.json("explain", operation, *more)
                 self.assertEqual(value["operation"], operation)
                 for table in [value["cpu"], value["cuda"]]:
                     self.assertEqual(table["chosen"], self.first_that_can(table), value)
                 self.assertEqual([kernel["name"] for kernel in value["cpu"]["kernels"]], ["avx512", "avx2", "scalar"])
+
+    def test_products(self):
+        for operation in PRODUCTS:
+            for more in [[], ["--rows", "0"], ["--n", "0"], ["--unaligned"], ["--type", "f16", "--device", "sm_80"],
+                         ["--rows", "65536", "--n", "28672", "--k", "8192"], ["--arithmetic", "library"],
+                         *([["--quantize", "--scale-per-row"], ["--layout", "tiled_8x4"]] if operation == "matmul_w4a4" else [])]:
+                value = self.json("explain", operation, *more)
+                for table in [value["cpu"], value["cuda"]]:
+                    self.assertEqual(table["chosen"], self.first_that_can(table), value)
+        text = self.ok("explain", "matmul_w4a4", "--rows", "8", "--n", "100", "--k", "80", "--quantize", "--type", "f16").out
+        self.assertIn("matmul_w4a4 of F16 [8, 80], quantised on the way, and a packed weight [100, 80] to F16, "
+                      "arithmetic contract, given global scale", text.splitlines()[0])
+        self.assertRegex(text, "no: the CPU quantises first, then multiplies")
+        text = self.ok("explain", "matmul_w4a4", "--k", "80", "--layout", "tiled_8x4").out
+        self.assertIn("matmul_w4a4 of NVFP4 [1, 80] and a packed weight [4096, 80] to BF16, arithmetic contract, "
+                      "block scales tiled_8x4", text.splitlines()[0])
+        self.assertIn("arithmetic tensor_core", self.ok("explain", "matmul_w4a16").out.splitlines()[0])
+        self.assertIn("pack_weight of [5, 80], block scales linear", self.ok("explain", "pack_weight", "--rows", "5", "--k", "80").out)
+        self.refused(UNSUPPORTED, ["65537 rows", "65536", "split"], "explain", "matmul_w4a4", "--rows", "65537")
+        self.refused(USAGE, ["accumulation", "tensor_core", "CPU"], "explain", "matmul_w4a16", "--arithmetic", "contract")
+        self.refused(USAGE, ["x has type F32", "BF16 and F16"], "explain", "matmul_w4a16", "--type", "f32")
 
     def test_the_level_that_is_asked_for(self):
         self.assertEqual(self.json("explain", "quantize", "--cpu-level", "scalar")["cpu"]["chosen"], "scalar")
@@ -69,7 +92,9 @@ class Explain(TestCase):
     def test_options_without_a_use_are_refused(self):
         for operation, *option in [("transform", "--layout", "tiled_8x4"), ("amax", "--padded-k", "4096"),
                                    ("dequantize", "--dynamic"), ("mxfp4_quantize", "--scale-per-row"),
-                                   ("convert_scales", "--type", "f16"), ("fake_quantize", "--transform-n", "16")]:
+                                   ("convert_scales", "--type", "f16"), ("fake_quantize", "--transform-n", "16"),
+                                   ("quantize", "--n", "16"), ("matmul_w4a16", "--quantize"), ("pack_weight", "--type", "f16"),
+                                   ("unpack_weight", "--layout", "tiled_8x4"), ("matmul_w4a16", "--scale-per-row")]:
             self.refused(USAGE, [option[0], f"{operation} has no"], "explain", operation, *option)
 
     def test_an_empty_device_is_refused(self):

@@ -29,18 +29,23 @@ __device__ __forceinline__ float reciprocal_of_scale(float SF) {
     return SF == 0.0f ? 0.0f : __int_as_float(__float_as_int(near) + above);
 }
 
-// Codes of y = magnitudes * G with the signs of `signs`.
+// Codes of y = magnitudes * G with the signs of `signs`; the reciprocal of the first four and of the others.
 template <bool saturate>
 __device__ __forceinline__ uint32_t encode_8(const float* magnitudes, const float* signs, float G,
-                                             float reciprocal) {
+                                             float reciprocal, float second_reciprocal) {
     float q[8];
     uint32_t sign_bits = 0;
 #pragma unroll
     for (int i = 7; i >= 0; i--) {
-        q[i] = __fmul_ru(fabsf(magnitudes[i] * G), reciprocal);
+        q[i] = __fmul_ru(fabsf(magnitudes[i] * G), i < 4 ? reciprocal : second_reciprocal);
         sign_bits = __funnelshift_l(__float_as_uint(signs[i]), sign_bits, 4);
     }
     return ptx::encode_e2m1_magnitudes<saturate>(q) | (sign_bits & 0x88888888u);
+}
+template <bool saturate>
+__device__ __forceinline__ uint32_t encode_8(const float* magnitudes, const float* signs, float G,
+                                             float reciprocal) {
+    return encode_8<saturate>(magnitudes, signs, G, reciprocal, reciprocal);
 }
 
 // A scale outside (0, inf) may give NaN or a negative byte, but never leaves here as one.

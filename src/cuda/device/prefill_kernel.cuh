@@ -1,13 +1,13 @@
 // Products of many tokens, M > 64: D^T [N, M] = W x^T by wgmma, W from its packed form through registers (the
 // operand A: 64 rows of W a warpgroup, 16 a warp, one strip), x [M, K] from shared memory (the operand B).
 //
-// A tile is row_warpgroups * 64 rows of W by token_warpgroups * tokens tokens. A CTA's last warp fills a ring
-// of stages of 64 elements of K: x by one tensor copy, W by one bulk copy a strip. The CTAs of a cluster take
-// tiles of the same tokens, side by side; each brings a part of x to all of them. The other warps dequantise
-// in registers and multiply, one product of 16 elements in flight while the next is being prepared.
+// A tile is row_warpgroups * 64 rows of W by token_warpgroups * tokens tokens. A thread of the last warpgroup
+// fills a ring of stages of 64 elements of K by two tensor copies, of x and of W. The CTAs of a cluster take
+// tiles of the same tokens, side by side; each brings a part of x to all of them. The other warpgroups
+// dequantise in registers and multiply.
 //
-// contract: each product of a block begins from zero and is added to the chain in FP32. tensor cores: a chain
-// of 1024 elements is accumulated by the matrix unit. Chains are added in order in FP32, so that a row's bits
+// contract: each product of a block of 16 begins from zero and is added to the chain in FP32. Else a chain of
+// 1024 elements is accumulated by the matrix unit. Chains are added in order in FP32, so that a row's bits
 // depend on nothing but K.
 #pragma once
 
@@ -23,7 +23,8 @@
 
 namespace halfbyte::cuda {
 
-// tokens: of a warpgroup, N of wgmma. piece: contract: the tokens of one product.
+// tokens: of a warpgroup, N of wgmma. Of the contract alone: piece, the tokens of one product, and products,
+// how many of them are in registers at once.
 template <bool contract_, int row_warpgroups_, int token_warpgroups_, int tokens_, int piece_, int products_,
           int cluster_, int stages_>
 struct PrefillShape {
@@ -310,7 +311,7 @@ struct Multiplier {
         }
     }
 
-    // chain: ends as the sum of all chains. Of three products one is added while the others are made; none is
+    // chain: ends as the sum of all chains. Of the products one is added while the others are made; none is
     // made across the loop's edge, where ptxas would have them wait for each other (C7514).
     template <bool special>
     __device__ __forceinline__ void accumulate_blocks(float (&chain)[registers]) {

@@ -12,6 +12,14 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #endif
 }
 
+// The next kernel of the stream may start now, as far as it has room; it waits before it touches what this
+// one writes.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // No instruction is moved across this one, which does nothing else. PTX: pmevent, a mark for profilers.
 __device__ __forceinline__ void keep_apart() {
     asm volatile("pmevent 0;" ::: "memory");

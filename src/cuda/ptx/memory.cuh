@@ -33,8 +33,8 @@ __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements, transposed: lane l holds of each the elements (l / 4, 2 (l % 4)) and
-// the next one, and gives the address of row l % 8 of the transpose of matrix l / 8, 16 bytes. PTX:
+// Four 8 x 8 matrices of 16-bit elements, transposed: lane l holds of each the elements (l / 4, 2 (l % 4))
+// and the next one, and gives the address of row l % 8 of the transpose of matrix l / 8, 16 bytes. PTX:
 // stmatrix.trans, sm_90 and later.
 __device__ __forceinline__ void store_transposed(uint32_t row, const uint32_t (&matrices)[4]) {
 #if __CUDA_ARCH__ >= 900

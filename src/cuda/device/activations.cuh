@@ -1,0 +1,154 @@
+// The activations of a product of few tokens as the operand B of 16 x 8 x 16 products.
+//
+// Pair p of the blocks of K (32 elements) begins at byte p * pair_bytes(tokens); there the uint2 at
+// (block * tokens + token) * 4 + q (block 0, 1; q 0..3) holds the elements 2q, 2q + 1 of the block (x) and 2q
+// + 8, 2q + 9 (y) of a token: what lane token % 8 * 4 + q of a warp needs. Tokens and elements that are not
+// there are 0.
+#pragma once
+
+#include "cuda/device/block.cuh"
+#include "cuda/device/fragments.cuh"
+#include "cuda/ptx/launch.cuh"
+#include "format/scale_layout.h"
+#include "halfbyte/dtype.h"
+
+namespace halfbyte::cuda {
+
+constexpr int pair_bytes(int tokens) {
+    return 64 * tokens;
+}
+
+// Quantised codes, or a matrix x that is used as it is, or quantised with encode_scale.
+struct Activations {
+    uint32_t first = 0, rows = 0, k = 0;  // rows [first, first + rows) of what follows
+    const uint8_t* codes = nullptr;       // [rows, padded_blocks * 8]; null: x
+    const uint8_t* scales = nullptr;
+    ScaleLayout layout = ScaleLayout::linear;
+    uint32_t padded_blocks = 0;
+    const void* x = nullptr;  // [rows, k] of type
+    DType type = DType::bf16;
+    int64_t stride = 0;
+    const float* encode_scale = nullptr;  // one number, or [rows]
+    bool encode_scale_per_row = false;
+};
+
+// The words of a block from its codes: code * SF * 2^-22 of the elements 2q, 2q + 1 in `low`, of 2q + 8, 2q +
+// 9 in `high`.
+__device__ __forceinline__ void operand_of_block(const QuantizedBlock& block, uint32_t (&low)[4],
+                                                 uint32_t (&high)[4]) {
+    const uint32_t scale = Fragments<__nv_bfloat16>::scale(block.scale) * 0x10001u;
+#pragma unroll
+    for (int q = 0; q < 4; q++) {
+        low[q] = ptx::multiply_bf16x2(Fragments<__nv_bfloat16>::pair(block.codes.x >> 8 * q & 0xFF), scale);
+        high[q] = ptx::multiply_bf16x2(Fragments<__nv_bfloat16>::pair(block.codes.y >> 8 * q & 0xFF), scale);
+    }
+}
+
+// The bits of a block's codes that count, if `count` elements of it are there.
+__device__ __forceinline__ uint2 codes_within(uint2 codes, uint32_t count) {
+    const auto mask = [](uint32_t nibbles) { return nibbles >= 8 ? ~0u : (1u << 4 * nibbles) - 1; };
+    return make_uint2(codes.x & mask(count), codes.y & mask(max(count, 8u) - 8));
+}
+
+// Where the activations of a pair of blocks come from: block(raw, i, ...) gives the words of its first or
+// second block.
+struct CodesSource {
+    const Activations& a;
+
+    struct Raw {
+        uint4 codes = {};
+        uint32_t scales[2] = {};
+    };
+    __device__ __forceinline__ Raw load(uint32_t row, uint32_t block) const {
+        Raw raw;
+        if (block * block_elements >= a.k) return raw;
+        const bool second = (block + 1) * block_elements < a.k;
+        const uint8_t* codes = a.codes + (uint64_t(row) * a.padded_blocks + block) * 8;
+        if (second && is_aligned_to_16(codes)) {
+            raw.codes = *reinterpret_cast<const uint4*>(codes);
+        } else {
+            const uint2 low = load_codes(codes, false);
+            const uint2 high = second ? load_codes(codes + 8, false) : make_uint2(0, 0);
+            raw.codes = make_uint4(low.x, low.y, high.x, high.y);
+        }
+        raw.scales[0] = a.scales[scale_offset(a.layout, row, block, a.padded_blocks)];
+        if (second) raw.scales[1] = a.scales[scale_offset(a.layout, row, block + 1, a.padded_blocks)];
+        return raw;
+    }
+    __device__ __forceinline__ void block(const Raw& raw, int i, uint32_t, uint32_t block, uint32_t (&low)[4],
+                                          uint32_t (&high)[4]) const {
+        const uint2 codes =
+            i == 0 ? make_uint2(raw.codes.x, raw.codes.y) : make_uint2(raw.codes.z, raw.codes.w);
+        const uint32_t first = (block + i) * block_elements;
+        operand_of_block({codes_within(codes, first < a.k ? a.k - first : 0), raw.scales[i]}, low, high);
+    }
+
+    static __device__ __forceinline__ bool is_aligned_to_16(const void* address) {
+        return reinterpret_cast<uintptr_t>(address) % 16 == 0;
+    }
+};
+
+// x of type V: as it is, or quantised with G to the bits of CodesSource after the quantiser.
+template <typename V, bool quantized>
+struct MatrixSource {
+    const Activations& a;
+
+    struct Raw {
+        V values[32];
+    };
+    __device__ __forceinline__ Raw load(uint32_t row, uint32_t block) const {
+        Raw raw;
+        const uint32_t first = block * block_elements;
+        const V* x = static_cast<const V*>(a.x) + row * a.stride + first;
+        if (first + 32 <= a.k && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
+#pragma unroll
+            for (int i = 0; i < 32 * int(sizeof(V)) / 16; i++)
+                reinterpret_cast<uint4*>(raw.values)[i] = reinterpret_cast<const uint4*>(x)[i];
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < 32; i++) raw.values[i] = first + i < a.k ? x[i] : V(0.0f);
+        }
+        return raw;
+    }
+    __device__ __forceinline__ void block(const Raw& raw, int i, uint32_t row, uint32_t, uint32_t (&low)[4],
+                                          uint32_t (&high)[4]) const {
+        const V* x = raw.values + 16 * i;
+        if constexpr (quantized) {
+            float values[block_elements];
+#pragma unroll
+            for (int j = 0; j < block_elements; j++) values[j] = widen(x[j]);
+            operand_of_block(quantize_block(values, a.encode_scale[a.encode_scale_per_row ? row : 0]), low,
+                             high);
+        } else {
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+                low[q] = reinterpret_cast<const uint32_t*>(x)[q];
+                high[q] = reinterpret_cast<const uint32_t*>(x)[q + 4];
+            }
+        }
+    }
+};
+
+// Writes them: a thread for each token of each pair; `pairs` of K rounded up to whole groups of 64 elements.
+template <typename Source>
+__global__ void expand_activations(const Activations a, uint32_t tokens, uint32_t pairs, uint8_t* expanded) {
+    ptx::let_next_kernel_start();
+    ptx::wait_for_previous_kernel();
+    const uint32_t item = blockIdx.x * blockDim.x + threadIdx.x, token = item % tokens, pair = item / tokens;
+    if (pair >= pairs) return;
+    const Source source{a};
+    const bool there = token < a.rows && pair * 32 < a.k;
+    typename Source::Raw raw;
+    if (there) raw = source.load(a.first + token, pair * 2);
+    uint8_t* at = expanded + uint64_t(pair) * pair_bytes(int(tokens)) + token * 32;
+#pragma unroll
+    for (int block = 0; block < 2; block++) {
+        uint32_t low[4] = {}, high[4] = {};
+        if (there) source.block(raw, block, a.first + token, pair * 2, low, high);
+        uint4* words = reinterpret_cast<uint4*>(at + block * tokens * 32);
+        words[0] = make_uint4(low[0], high[0], low[1], high[1]);
+        words[1] = make_uint4(low[2], high[2], low[3], high[3]);
+    }
+}
+
+}  // namespace halfbyte::cuda

@@ -1,0 +1,142 @@
+// The products that cuBLASLt computes, asked for by their arithmetic alone. It reads no packed weight, so
+// each launch first writes the weight into the scratch in a form that it reads:
+//   cublaslt_dequantised (W4A16, library): code * SF in the type of x, exact
+//   cublaslt_nvfp4 (W4A4, tensor_core, Blackwell): codes [n, k/2] and block scales in tiles of 128 x 4
+// The order of its sums is its own, and may depend on M.
+#include "cuda/cublaslt.h"
+#include "cuda/device/block.cuh"
+#include "cuda/device/unpack.cuh"
+#include "cuda/launch.h"
+#include "cuda/operations.h"
+#include "cuda/ptx/launch.cuh"
+
+namespace halfbyte::cuda {
+namespace {
+
+constexpr int threads = 256;
+
+// alpha[n] = fl(Da * Dw[n])
+__global__ void __launch_bounds__(threads)
+    multiply_scales(const float* row_decode, const float* column_decode, float* alpha, int64_t n) {
+    ptx::wait_for_previous_kernel();
+    const int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x;
+    if (i < n) alpha[i] = (row_decode == nullptr ? 1.0f : *row_decode) * column_decode[i];
+}
+
+// [n, stride] = code * SF, stride = k rounded up to whole groups. The work is shared out as in
+// unpack_weight.cu: a CTA for a strip of 16 rows, a lane for the elements 2q, 2q + 1, 2q + 8, 2q + 9 of the
+// rows g and g + 8 in every block of a group.
+template <typename T>
+__global__ void __launch_bounds__(threads) dequantise_weight(PackedWeight w, T* values, int64_t stride) {
+    ptx::wait_for_previous_kernel();
+    const int lane = int(threadIdx.x % 32), g = lane / 4, q = lane % 4;
+    const int64_t row = int64_t(blockIdx.x) * gpu_strip_rows + g, groups = gpu_groups(w.k);
+    const auto store = [&](int64_t r, int64_t k, uint32_t pair, float SF) {
+        if (r >= w.n) return;
+        alignas(4) T two[2] = {T(decode_e2m1(pair & 15) * SF), T(decode_e2m1(pair >> 4) * SF)};
+        *reinterpret_cast<uint32_t*>(values + r * stride + k) = *reinterpret_cast<const uint32_t*>(two);
+    };
+    for (int64_t group = threadIdx.x / 32; group < groups; group += threads / 32) {
+        const uint8_t* in = w.data + (blockIdx.x * groups + group) * gpu_group_bytes;
+        const uint4 loaded = *reinterpret_cast<const uint4*>(in + lane * 16);
+        const uint32_t words[gpu_group_blocks] = {loaded.x, loaded.y, loaded.z, loaded.w};
+#pragma unroll
+        for (int b = 0; b < gpu_group_blocks; b++) {
+            const int64_t k = group * gpu_group_k + b * 16 + q * 2;
+            const float low = ptx::decode_e4m3(in[gpu_scale_byte(g, b)]);
+            const float high = ptx::decode_e4m3(in[gpu_scale_byte(g + 8, b)]);
+            store(row, k, pair_of<0, 0>(words[b]), low);
+            store(row, k + 8, pair_of<0, 8>(words[b]), low);
+            store(row + 8, k, pair_of<8, 0>(words[b]), high);
+            store(row + 8, k + 8, pair_of<8, 8>(words[b]), high);
+        }
+    }
+}
+
+// The heuristic is asked only where the device is the calling thread's own: explain() needs no GPU.
+std::string heuristic_reason(const LtProduct& product, const DeviceInfo& device) {
+    int ordinal = 0, major = 0, minor = 0;
+    const bool there =
+        cudaGetDevice(&ordinal) == cudaSuccess &&
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) == cudaSuccess &&
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal) == cudaSuccess;
+    if (!there || major != device.major || minor != device.minor) return "";
+    return lt_unsupported_reason(product);
+}
+
+uint8_t* scratch_at(const Launch& launch, int64_t offset) {
+    return static_cast<uint8_t*>(launch.scratch) + offset;
+}
+
+// ---- W4A16
+
+std::string dequantised_reason(const MatmulW4A16Args& args, const DeviceInfo& device) {
+    if (args.accumulation != Accumulation::library)
+        return "its sums are cuBLASLt's: accumulation library asks for them";
+    if (args.bias != nullptr) return "it adds no bias";
+    if (args.w.k == 0) return "K is 0";
+    if (!lt_unavailable_reason().empty()) return lt_unavailable_reason();
+    if (args.d.rows == 0 || args.w.n == 0) return "";
+    return heuristic_reason(lt_product(args), device);
+}
+
+void launch_dequantised(const MatmulW4A16Args& args, const Launch& launch, const DeviceInfo&) {
+    if (args.d.rows == 0 || args.w.n == 0) return;
+    const LtProduct product = lt_product(args);
+    uint8_t* const values = scratch_at(launch, lt_workspace_bytes);
+    const auto dequantise = [&](auto element) {
+        using T = decltype(element);
+        launch_grid(dequantise_weight<T>, dim3(unsigned(gpu_strips(args.w.n))), threads, 0, launch, args.w,
+                    reinterpret_cast<T*>(values), product.w_stride);
+    };
+    if (args.x.type == DType::bf16)
+        dequantise(__nv_bfloat16());
+    else
+        dequantise(__half());
+    lt_matmul(product, args.x.data, values, args.column_decode, args.d.data, launch.scratch, launch.stream);
+}
+
+// ---- W4A4
+
+std::string nvfp4_reason(const MatmulW4A4Args& args, const DeviceInfo& device) {
+    const NvFp4Shape& shape = args.a.shape;
+    if (args.accumulation != Accumulation::tensor_core)
+        return "its sums are cuBLASLt's: accumulation tensor_core asks for them";
+    if (device.major < 10)
+        return "cuBLASLt's heuristic: not supported; products of E2M1 begin with compute capability 10.0";
+    if (args.encode_scale != nullptr) return "it does not quantise on the way";
+    if (shape.layout != ScaleLayout::tiled_128x4)
+        return "the block scales of a are not in tiles of 128 rows and 4 blocks";
+    if (args.w.k == 0 || args.w.k % 32 != 0 || shape.padded_k != shape.k)
+        return "K is not a multiple of 32, or is padded";
+    if (!is_aligned(args.a.codes, 16) || !is_aligned(args.a.block_scales, 16))
+        return "the codes or block scales of a are not aligned to 16 bytes";
+    if (args.row_decode_per_row) return "it takes one decode scale for all rows";
+    if (args.bias != nullptr) return "it adds no bias";
+    if (!lt_unavailable_reason().empty()) return lt_unavailable_reason();
+    if (args.d.rows == 0 || args.w.n == 0) return "";
+    return heuristic_reason(lt_product(args, nullptr), device);
+}
+
+void launch_nvfp4(const MatmulW4A4Args& args, const Launch& launch, const DeviceInfo&) {
+    const int64_t n = args.w.n;
+    if (args.d.rows == 0 || n == 0) return;
+    const UnpackedScratch scratch(size_of_product(args));
+    uint8_t *const codes = scratch_at(launch, scratch.codes), *const scales =
+                                                                  scratch_at(launch, scratch.block_scales);
+    float* const alpha = reinterpret_cast<float*>(scratch_at(launch, scratch.alpha));
+    check_cuda(cudaMemsetAsync(scales, 0, size_t(scratch.block_scale_bytes), launch.stream), "memset");
+    launch_unpack_weight({args.w, codes, scales}, ScaleLayout::tiled_128x4, launch);
+    launch_grid(multiply_scales, dim3(unsigned((n + threads - 1) / threads)), threads, 0, launch,
+                args.row_decode, args.column_decode, alpha, n);
+    lt_matmul(lt_product(args, scales), args.a.codes, codes, alpha, args.d.data, launch.scratch,
+              launch.stream);
+}
+
+}  // namespace
+
+const Kernel<MatmulW4A16Args> kernel::cublaslt_dequantised = {"cublaslt_dequantised", dequantised_reason,
+                                                              launch_dequantised};
+const Kernel<MatmulW4A4Args> kernel::cublaslt_nvfp4 = {"cublaslt_nvfp4", nvfp4_reason, launch_nvfp4};
+
+}  // namespace halfbyte::cuda

@@ -1,0 +1,71 @@
+// What the kernels of products share on the host.
+#pragma once
+
+#include <string>
+
+#include "cuda/device/activations.cuh"
+#include "cuda/device/product_output.cuh"
+#include "cuda/launch.h"
+
+namespace halfbyte::cuda {
+
+inline Activations activations_of(const MatmulW4A4Args& args) {
+    Activations a;
+    a.rows = uint32_t(args.d.rows);
+    a.k = uint32_t(args.w.k);
+    if (args.a.codes != nullptr || args.x.data == nullptr) {
+        a.codes = args.a.codes;
+        a.scales = args.a.block_scales;
+        a.layout = args.a.shape.layout;
+        a.padded_blocks = uint32_t(args.a.shape.padded_blocks());
+    } else {
+        a.x = args.x.data;
+        a.type = args.x.type;
+        a.stride = args.x.stride;
+        a.encode_scale = args.encode_scale;
+        a.encode_scale_per_row = args.encode_scale_per_row;
+    }
+    return a;
+}
+inline Activations activations_of(const MatmulW4A16Args& args) {
+    Activations a;
+    a.rows = uint32_t(args.d.rows);
+    a.k = uint32_t(args.w.k);
+    a.x = args.x.data;
+    a.type = args.x.type;
+    a.stride = args.x.stride;
+    return a;
+}
+
+// Of the rows [first, first + rows) of d.
+template <typename Args>
+ProductOutput output_of(const Args& args, int64_t first, int64_t rows) {
+    ProductOutput output;
+    output.rows = uint32_t(rows);
+    output.columns = uint32_t(args.w.n);
+    if constexpr (requires { args.row_decode; }) {
+        output.row_decode_per_row = args.row_decode_per_row;
+        output.row_decode = args.row_decode;
+        if (args.row_decode != nullptr && args.row_decode_per_row) output.row_decode += first;
+    }
+    output.column_decode = args.column_decode;
+    output.bias = args.bias;
+    output.bias_type = args.bias_type;
+    output.d = static_cast<uint8_t*>(args.d.data) + first * args.d.stride * int64_t(size_of(args.d.type));
+    output.type = args.d.type;
+    output.stride = args.d.stride;
+    return output;
+}
+
+inline std::string accumulation_reason(Accumulation asked, Accumulation own) {
+    const auto name = [](Accumulation one) {
+        return one == Accumulation::contract      ? "contract"
+               : one == Accumulation::tensor_core ? "tensor_core"
+                                                  : "library";
+    };
+    return asked == own
+               ? ""
+               : std::string("its accumulation is ") + name(own) + "; " + name(asked) + " is asked for";
+}
+
+}  // namespace halfbyte::cuda
