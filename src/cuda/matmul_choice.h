@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -22,8 +23,10 @@ struct MatmulTuning {
     std::string_view kernels[4];
 };
 
-// Compute capability 9.0. Not measured yet: the order of the lists.
-inline constexpr std::span<const MatmulTuning> tuned_w4a4 = {}, tuned_w4a16 = {};
+// Compute capability 9.0. From single runs of the kernels at N x K = 8192 x 8192, 28672 x 8192 and 4096 x
+// 4096 (docs/performance.md), not yet from --tune: where "decode" ends is known to a power of two only.
+inline constexpr MatmulTuning tuned_w4a4[] = {{64, INT64_MAX, {"decode"}}};
+inline constexpr MatmulTuning tuned_w4a16[] = {{32, INT64_MAX, {"decode"}}};
 
 // The table for an operation on a device; operations without one have none.
 template <typename Args>

@@ -37,7 +37,8 @@ TEST(MatmulChoice, OnlyTheMeasuredDeviceHasATable) {
 
 // A line behind one that covers it would never be read.
 TEST(MatmulChoice, EveryLineOfTheTablesIsReached) {
-    for (const auto tuned : {tuned_w4a4, tuned_w4a16})
+    for (const auto tuned :
+         {std::span<const MatmulTuning>(tuned_w4a4), std::span<const MatmulTuning>(tuned_w4a16)})
         for (size_t i = 0; i < tuned.size(); i++)
             for (size_t j = 0; j < i; j++)
                 EXPECT_FALSE(tuned[i].most_rows <= tuned[j].most_rows &&

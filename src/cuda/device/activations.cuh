@@ -94,7 +94,7 @@ struct MatrixSource {
     const Activations& a;
 
     struct Raw {
-        V values[32];
+        alignas(16) V values[32];
     };
     __device__ __forceinline__ Raw load(uint32_t row, uint32_t block) const {
         Raw raw;
