@@ -59,7 +59,7 @@ Plan plan_of(int64_t strips, int64_t chains, const DeviceInfo& device) {
     }
     const int64_t own_strips = (strips + device.multiprocessors - 1) / device.multiprocessors;
     const int64_t own_chains = std::max<int64_t>(1, (chains + plan.cluster - 1) / plan.cluster);
-    if (plan.cluster == 1 && chains > 1 && Shape::shared_bytes(own_chains, own_strips * chains) <= room)
+    if (plan.cluster == 1 && Shape::shared_bytes(own_chains, own_strips * chains) <= room)
         plan.shared_sums = own_strips * chains;
     const int64_t most = (room - Shape::shared_bytes(0, plan.shared_sums)) / Shape::slice_bytes;
     const int64_t runs = (own_chains + most - 1) / std::max<int64_t>(most, 1);

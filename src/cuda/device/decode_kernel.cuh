@@ -32,8 +32,8 @@ struct DecodeShape {
     static constexpr bool contract = contract_;
     static constexpr int tokens = tokens_;
     static constexpr int tiles = (tokens + 7) / 8;  // of mma.sync; for fewer than 8 its columns repeat
-    static constexpr int warps = 16;
-    static constexpr int stages = 2, stage_groups = 4;  // of a warp
+    static constexpr int warps = contract && tiles == 8 ? 12 : 16;  // 16 would spill registers
+    static constexpr int stages = 2, stage_groups = 4;              // of a warp
     static constexpr int slice_bytes =
         matmul_chain_k / 32 * pair_bytes(tokens);  // the activations of a chain
     static constexpr int sum_bytes = tiles * 512;  // of a unit
@@ -156,16 +156,17 @@ struct Ring {
 template <typename Shape>
 using Sums = float[Shape::tiles][4];
 
-// acc += the groups of one stage; slice: at the stage's first group.
-template <typename Shape, bool special, bool whole>
+// acc += the groups of one stage; slice: at the stage's first group. careful: any scales and any number of
+// groups, which are rare; else normal scales and a whole stage.
+template <typename Shape, bool careful>
 __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8_t* slice, uint32_t groups,
                                                Sums<Shape>& acc) {
     using T = typename Shape::T;
     constexpr int tokens = Shape::tokens, tiles = Shape::tiles;
     const uint32_t lane = threadIdx.x % 32, own = lane % (4 * min(tokens, 8)) * sizeof(uint2);
-#pragma unroll
+#pragma unroll(careful ? 1 : Shape::stage_groups)
     for (int group = 0; group < Shape::stage_groups; group++) {
-        if (!whole && group >= groups) break;
+        if (careful && group >= groups) break;
         const uint8_t* at = stage + group * int(gpu_group_bytes);
         const uint4 codes = *reinterpret_cast<const uint4*>(at + lane * 16);
         const uint2 scales = *reinterpret_cast<const uint2*>(at + gpu_group_code_bytes + lane / 4 * 8);
@@ -173,7 +174,7 @@ __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8
 #pragma unroll
         for (int block = 0; block < 4; block++) {
             uint32_t a[4];
-            dequantize<T>(words[block], scales_of<T, special>(scales, block), a);
+            dequantize<T>(words[block], scales_of<T, careful>(scales, block), a);
 #pragma unroll
             for (int tile = 0; tile < tiles; tile++) {
                 const uint2 b = *reinterpret_cast<const uint2*>(
@@ -200,7 +201,7 @@ __device__ __forceinline__ void store_sum(const DecodeProblem& p, uint32_t strip
 #pragma unroll
     for (int j = 0; j < 4; j++)
         p.output.store(tile * 8 + lane % 4 * 2 + j % 2, strip * 16 + lane / 4 + j / 2 * 8,
-                       (0.0f + sum[j]) * p.unscale);
+                       sum[j] * p.unscale);
 }
 
 template <typename Shape>
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
     special = __syncthreads_or(special);
     ptx::wait_for_previous_kernel();
 
-    const bool alone = p.chains == 1, in_shared = p.sums == nullptr;
+    const bool in_shared = p.sums == nullptr;
     float4* const sums = in_shared ? shared_sums : p.sums + uint64_t(units.first_strip) * (tiles * 32);
     const uint64_t sums_of_chain = uint64_t(in_shared ? units.strips : p.strips) * (tiles * 32);
     for (uint32_t run = 0; units.more_slices(p);
@@ -269,12 +270,10 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
             for (uint32_t group = 0; group < groups;
                  group += Shape::stage_groups, at += Shape::stage_groups * group_bytes) {
                 ring.await();
-                if (special)
-                    multiply_stage<Shape, true, false>(ring.stage(), at, groups - group, acc);
-                else if (groups - group >= Shape::stage_groups)
-                    multiply_stage<Shape, false, true>(ring.stage(), at, Shape::stage_groups, acc);
+                if (special || groups - group < Shape::stage_groups)
+                    multiply_stage<Shape, true>(ring.stage(), at, groups - group, acc);
                 else
-                    multiply_stage<Shape, false, false>(ring.stage(), at, groups - group, acc);
+                    multiply_stage<Shape, false>(ring.stage(), at, Shape::stage_groups, acc);
                 __syncwarp();  // all lanes have read the stage
                 ring.begin_copy(ring.slot, ahead.at, ahead.bytes());
                 ahead.next(p);
@@ -282,16 +281,10 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
             }
             float4* own = sums + chain * sums_of_chain + strip * (tiles * 32) + lane;
 #pragma unroll
-            for (int tile = 0; tile < tiles; tile++) {
-                const float(&sum)[4] = acc[tile];
-                if (alone)
-                    store_sum(p, units.first_strip + strip, tile, sum);
-                else
-                    own[tile * 32] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-            }
+            for (int tile = 0; tile < tiles; tile++)
+                own[tile * 32] = make_float4(acc[tile][0], acc[tile][1], acc[tile][2], acc[tile][3]);
         }
     }
-    if (alone) return;
     ptx::meet_cluster();
     const uint32_t size = ptx::cluster_size();
     for (uint32_t item = warp * size + ptx::cluster_rank(); item < units.strips * tiles;
