@@ -178,6 +178,10 @@ int self_test(const Options& options, unsigned threads) {
         compare_with_reference(operations.matmul_w4a4, c, *spoiling, wrong);
         compare_with_bound(operations.matmul_w4a16, c, *spoiling, wrong);
     }
+    for (const Case& c : make_product_cases(options.quick, options.seed, Accumulation::tensor_core))
+        compare_with_bound(operations.matmul_w4a4, c, *spoiling, wrong);
+    for (const Case& c : make_product_cases(options.quick, options.seed, Accumulation::library))
+        compare_with_bound(operations.matmul_w4a16, c, *spoiling, wrong);
     check_batches(operations.matmul_w4a4, *spoiling, wrong, options.seed, options.quick);
     check_batches(operations.matmul_w4a16, *spoiling, wrong, options.seed, options.quick);
     check_repeats(operations.matmul_w4a4, *spoiling, wrong, options.seed, options.quick);
