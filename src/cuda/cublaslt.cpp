@@ -130,7 +130,7 @@ struct Described {
   private:
     template <typename Value>
     void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
-        check_lt(lt().desc_set(desc.handle, attribute, &value, sizeof value),
+        check_lt(lt().desc_set(desc.handle, attribute, static_cast<const void*>(&value), sizeof value),
                  "cublasLtMatmulDescSetAttribute");
     }
     static void layout(Owned<cublasLtMatrixLayout_t>& owned, cudaDataType_t type, int64_t rows,

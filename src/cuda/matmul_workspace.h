@@ -43,6 +43,7 @@ constexpr int64_t prefill_scratch_bytes(const MatmulSize& size) {
     return size.m * round_up(size.k, gpu_group_k) * 2;
 }
 constexpr int64_t matmul_scratch_bytes(const MatmulSize& size) {
+    if (size.m == 0) return 0;
     return std::max(decode_scratch_bytes(size), prefill_scratch_bytes(size));
 }
 

@@ -49,6 +49,20 @@ class Explain(TestCase):
         self.refused(USAGE, ["accumulation", "tensor_core", "CPU"], "explain", "matmul_w4a16", "--arithmetic", "contract")
         self.refused(USAGE, ["x has type F32", "BF16 and F16"], "explain", "matmul_w4a16", "--type", "f32")
 
+    def test_the_order_of_a_products_kernels_depends_on_its_size(self):
+        if self.json("env")["cuda"]["library"] is None:
+            self.skipTest("this build has no libhalfbyte_cuda.so")
+        for operation in PRODUCTS:
+            names = {rows: [kernel["name"] for kernel in
+                            self.json("explain", operation, "--rows", rows, "--n", "8192", "--k", "8192", "--device", "sm_90")
+                            ["cuda"]["kernels"]] for rows in ["8", "4096"]}
+            self.assertEqual(sorted(names["8"]), sorted(names["4096"]))
+            self.assertEqual([names["8"][0], names["4096"][0]], ["decode", "prefill"])
+            library = self.json("explain", operation, "--arithmetic", "library", "--device", "sm_90")["cuda"]["kernels"]
+            for kernel in library:  # nothing stands in for an arithmetic that was asked for
+                if kernel["name"] != "cublaslt_dequantised":
+                    self.assertIsNotNone(kernel["unsupported_reason"], kernel)
+
     def test_the_level_that_is_asked_for(self):
         self.assertEqual(self.json("explain", "quantize", "--cpu-level", "scalar")["cpu"]["chosen"], "scalar")
         self.assertRegex(self.ok("explain", "quantize", "--cpu-level", "scalar").out, r"\n  scalar +runs\n")

@@ -296,6 +296,17 @@ std::vector<Case> make_product_cases(bool quick, uint64_t seed) {
     return cases;
 }
 
+std::vector<Case> make_product_cases(bool quick, uint64_t seed, Accumulation accumulation) {
+    std::vector<Case> few;
+    for (Case& c : make_product_cases(quick, seed)) {
+        if (c.seed % (quick ? 7 : 3) != 0) continue;
+        c.group = accumulation == Accumulation::library ? "library" : "tensor core";
+        c.accumulation = accumulation;
+        few.push_back(c);
+    }
+    return few;
+}
+
 static float largest_of(DType type) {
     return type == DType::f16 ? 65504.0f : type == DType::bf16 ? 0x1.FEp127f : 0x1.FFFFFEp127f;
 }

@@ -74,6 +74,8 @@ std::vector<Case> make_silu_cases(bool quick, uint64_t seed);
 std::vector<Case> make_rms_norm_cases(bool quick, uint64_t seed);
 // For the products: rows are M, columns N.
 std::vector<Case> make_product_cases(bool quick, uint64_t seed);
+// The same for arithmetics that are not the contract's, some of them.
+std::vector<Case> make_product_cases(bool quick, uint64_t seed, Accumulation accumulation);
 
 // The elements of a matrix. A row depends on the seed, the region's name and the row alone, not on how many
 // rows there are.

@@ -112,6 +112,10 @@ void run(const Operations& operations, const Options& options, unsigned threads,
     const std::vector<Case> silu_cases = make_silu_cases(options.quick, options.seed);
     const std::vector<Case> rms_norm_cases = make_rms_norm_cases(options.quick, options.seed);
     const std::vector<Case> product_cases = make_product_cases(options.quick, options.seed);
+    const std::vector<Case> tensor_core_cases =
+        make_product_cases(options.quick, options.seed, Accumulation::tensor_core);
+    const std::vector<Case> library_cases =
+        make_product_cases(options.quick, options.seed, Accumulation::library);
     std::vector<std::function<void(Device&)>> work;
     const auto add = [&](const auto& operation, const Case& c) {
         work.push_back([&operation, &c, &report](Device& device) {
@@ -130,6 +134,14 @@ void run(const Operations& operations, const Options& options, unsigned threads,
             compare_with_bound(operations.matmul_w4a16, c, device, report);
         });
     }
+    for (const Case& c : tensor_core_cases)
+        work.push_back([&operations, &c, &report](Device& device) {
+            compare_with_bound(operations.matmul_w4a4, c, device, report);
+        });
+    for (const Case& c : library_cases)
+        work.push_back([&operations, &c, &report](Device& device) {
+            compare_with_bound(operations.matmul_w4a16, c, device, report);
+        });
     in_parallel(int64_t(work.size()), threads, [&] {
         return [&, device = std::shared_ptr<Device>(make_device())](int64_t i) { work[size_t(i)](*device); };
     });
@@ -166,6 +178,10 @@ int self_test(const Options& options, unsigned threads) {
         compare_with_reference(operations.matmul_w4a4, c, *spoiling, wrong);
         compare_with_bound(operations.matmul_w4a16, c, *spoiling, wrong);
     }
+    for (const Case& c : make_product_cases(options.quick, options.seed, Accumulation::tensor_core))
+        compare_with_bound(operations.matmul_w4a4, c, *spoiling, wrong);
+    for (const Case& c : make_product_cases(options.quick, options.seed, Accumulation::library))
+        compare_with_bound(operations.matmul_w4a16, c, *spoiling, wrong);
     check_batches(operations.matmul_w4a4, *spoiling, wrong, options.seed, options.quick);
     check_batches(operations.matmul_w4a16, *spoiling, wrong, options.seed, options.quick);
     check_repeats(operations.matmul_w4a4, *spoiling, wrong, options.seed, options.quick);

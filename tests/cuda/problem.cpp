@@ -419,9 +419,10 @@ struct PlacedProduct {
     }
     template <typename Args>
     void measure(Problem<Args>& p) const {
-        const cuda::MatmulSize size = {c.rows, c.columns, c.k};
-        p.workspace_bytes = cuda::matmul_workspace_bytes(size);
-        p.scratch_bytes = cuda::matmul_scratch_bytes(size);
+        std::vector<uint8_t> image(p.image.bytes);
+        const Args args = p.args(image.data());
+        p.workspace_bytes = cuda::matmul_workspace_bytes(size_of_product(args));
+        p.scratch_bytes = cuda::matmul_scratch_bytes(args);
     }
 };
 
@@ -460,7 +461,6 @@ Problem<cuda::MatmulW4A4Args> make_matmul_w4a4(const Case& c) {
     const bool has_row_decode = c.seed % 4 != 0 && c.values != Values::integers;
     if (has_row_decode) row_decode = place_scale(p.image, "row_decode", c, 1.0f / c.G);
     const PlacedProduct product(p.image, c);
-    product.measure(p);
     p.args = [=](uint8_t* image) {
         cuda::MatmulW4A4Args args;
         if (c.on_the_way)
@@ -470,9 +470,11 @@ Problem<cuda::MatmulW4A4Args> make_matmul_w4a4(const Case& c) {
             args.a = {codes.at<uint8_t>(image), scales.at<uint8_t>(image), c.shape()};
         if (has_row_decode)
             args.row_decode = row_decode.at<float>(image), args.row_decode_per_row = c.per_row();
+        args.accumulation = c.accumulation;
         product.fill_in(args, image);
         return args;
     };
+    product.measure(p);
     return p;
 }
 
@@ -491,13 +493,14 @@ Problem<cuda::MatmulW4A16Args> make_matmul_w4a16(const Case& from) {
                       random.below(2) == 0 ? NAN : INFINITY);
     }
     const PlacedProduct product(p.image, c);
-    product.measure(p);
     p.args = [=](uint8_t* image) {
         cuda::MatmulW4A16Args args;
         args.x = x.input(image);
+        if (c.accumulation == Accumulation::library) args.accumulation = c.accumulation;
         product.fill_in(args, image);
         return args;
     };
+    product.measure(p);
     return p;
 }
 

@@ -29,40 +29,79 @@ std::vector<float> values_of(const cuda::PackedWeight& w) {
     return values;
 }
 
-float with_epilogue(const cuda::MatmulW4A16Args& args, float sum, int64_t column) {
-    float d = sum * args.column_decode[column];
+// What the two products take as activations: [m, k], exact in FP32; and alpha.
+std::vector<float> activations_of(const cuda::MatmulW4A16Args& args) {
+    std::vector<float> x;
+    for (int64_t row = 0; row < args.x.rows; row++)
+        for (int64_t k = 0; k < args.x.cols; k++)
+            x.push_back(load_element(args.x.data, args.x.type, row * args.x.stride + k));
+    return x;
+}
+std::vector<float> activations_of(const cuda::MatmulW4A4Args& args) {
+    const int64_t m = args.d.rows, k = args.w.k;
+    const NvFp4Shape shape = NvFp4Shape::of(m, k);
+    std::vector<uint8_t> codes(size_t(shape.code_bytes())), scales(size_t(shape.scale_bytes()));
+    NvFp4View a = args.a;
+    if (args.encode_scale != nullptr) {
+        reference::quantize({.x = args.x,
+                             .encode_scale = args.encode_scale,
+                             .scale_per_row = args.encode_scale_per_row,
+                             .shape = shape,
+                             .codes = codes.data(),
+                             .block_scales = scales.data()});
+        a = {codes.data(), scales.data(), shape};
+    }
+    const float one = 1.0f;
+    std::vector<float> x(size_t(m * k));
+    reference::dequantize({.a = a, .decode_scale = &one, .y = {x.data(), DType::f32, m, k, k}});
+    return x;
+}
+float alpha_of(const cuda::MatmulW4A16Args& args, int64_t, int64_t column) {
+    return args.column_decode[column];
+}
+float alpha_of(const cuda::MatmulW4A4Args& args, int64_t row, int64_t column) {
+    if (args.row_decode == nullptr) return args.column_decode[column];
+    return args.row_decode[args.row_decode_per_row ? row : 0] * args.column_decode[column];
+}
+
+template <typename Args>
+float with_epilogue(const Args& args, float sum, int64_t row, int64_t column) {
+    float d = sum * alpha_of(args, row, column);
     if (args.bias != nullptr) d += load_element(args.bias, args.bias_type, column);
     return round_to_type(d, args.d.type);
 }
 
-// Where an element of d may lie if a matrix unit makes acc ~ sum_k x w, w = code * SF: the products of BF16
-// or FP16 numbers with w are exact. A step adds m >= 4 products and the sum so far and loses, by aligning to
-// the largest term and by cutting off, at most m + 1 times 2^-23 A, A = sum_k |x w| (special.cpp tells it at
-// length). A chain of L = min(K, 1024) products has L / m steps, so L + L/4 losses at most of its part of A;
-// the additions of the chains lose ceil(K / 1024) times 2^-24 A at most:
+// Where an element of d may lie if a matrix unit makes acc ~ sum_k x w, w = code * SF: the products of x with
+// w are exact. A step adds m >= 4 products and the sum so far and loses, by aligning to the largest term and
+// by cutting off, at most m + 1 times 2^-23 A, A = sum_k |x w| (special.cpp tells it at length). W4A16 has
+// chains of L = min(K, 1024) products, all else one of L = K. A chain has L / m steps, so L + L/4 losses at
+// most of its part of A; the additions of the chains lose ceil(K / 1024) times 2^-24 A at most:
 //   |acc - S| <= gamma(L + L/4 + ceil(K / 1024)) A,  gamma(p) = p u / (1 - p u), u = 2^-23.
-// Everything that follows is monotone in acc. Sums of small whole numbers are exact: the error is 0 then.
+// cuBLASLt adds in an order of its own, at most K additions one after the other, each of which loses less
+// than that. Everything that follows is monotone in acc. Sums of small whole numbers are exact: the error is
+// 0 then.
 struct Bounds {
     float low, high;  // both NaN: NaN
 };
-std::vector<Bounds> bounds_of(const cuda::MatmulW4A16Args& args, bool exact) {
-    const int64_t n = args.w.n, k = args.w.k;
-    const std::vector<float> w = values_of(args.w);
-    const double length = double(std::min(k, chain));
+template <typename Args>
+std::vector<Bounds> bounds_of(const Args& args, bool exact) {
+    const int64_t m = args.d.rows, n = args.w.n, k = args.w.k;
+    const std::vector<float> w = values_of(args.w), x = activations_of(args);
+    const bool chains =
+        std::is_same_v<Args, cuda::MatmulW4A16Args> && args.accumulation == Accumulation::tensor_core;
+    const double length = double(chains ? std::min(k, chain) : k);
     const double losses = exact ? 0 : length * 1.25 + double((k + chain - 1) / chain);
     const double gamma = losses * 0x1p-23 / (1 - losses * 0x1p-23);
     std::vector<Bounds> all;
     std::vector<double> sum(static_cast<size_t>(n)), magnitude(static_cast<size_t>(n));
-    for (int64_t m = 0; m < args.d.rows; m++) {
+    for (int64_t row = 0; row < m; row++) {
         std::fill(sum.begin(), sum.end(), 0.0);
         std::fill(magnitude.begin(), magnitude.end(), 0.0);
-        for (int64_t i = 0; i < k; i++) {
-            const double x = load_element(args.x.data, args.x.type, m * args.x.stride + i);
+        for (int64_t i = 0; i < k; i++)
             for (int64_t column = 0; column < n; column++) {
-                const double product = x * double(w[size_t(i * n + column)]);
+                const double product = double(x[size_t(row * k + i)]) * double(w[size_t(i * n + column)]);
                 sum[size_t(column)] += product, magnitude[size_t(column)] += std::fabs(product);
             }
-        }
         for (int64_t column = 0; column < n; column++) {
             const double S = sum[size_t(column)], error = gamma * magnitude[size_t(column)];
             float low = float(S), high = float(S);
@@ -70,7 +109,8 @@ std::vector<Bounds> bounds_of(const cuda::MatmulW4A16Args& args, bool exact) {
                 low = std::nextafter(float(S - error), -INFINITY);
                 high = std::nextafter(float(S + error), INFINITY);
             }
-            const float one = with_epilogue(args, low, column), other = with_epilogue(args, high, column);
+            const float one = with_epilogue(args, low, row, column);
+            const float other = with_epilogue(args, high, row, column);
             const bool ordered = std::isnan(one) || one <= other;
             all.push_back(ordered ? Bounds{one, other} : Bounds{other, one});
         }
@@ -84,9 +124,9 @@ const Region& region_of_d(const Image& image) {
                          [](const Region& region) { return region.name == "d"; });
 }
 
-std::string check_bounds(const Problem<cuda::MatmulW4A16Args>& problem, const std::vector<Bounds>& bounds,
-                         std::vector<uint8_t>& given) {
-    const Region& d = region_of_d(problem.image);
+std::string check_bounds(const Image& image, const std::vector<Bounds>& bounds,
+                         const std::vector<uint8_t>& given) {
+    const Region& d = region_of_d(image);
     for (int64_t row = 0; row < d.rows; row++)
         for (int64_t column = 0; column < d.cols; column++) {
             const auto [low, high] = bounds[size_t(row * d.cols + column)];
@@ -97,12 +137,12 @@ std::string check_bounds(const Problem<cuda::MatmulW4A16Args>& problem, const st
                                    high, value);
         }
     // All else is as it was: with the results taken from `expected`.
-    std::vector<uint8_t> expected = problem.image.bytes;
+    std::vector<uint8_t> expected = image.bytes;
     const size_t size = size_of(d.type);
     for (int64_t row = 0; row < d.rows && d.cols > 0; row++)
         std::memcpy(expected.data() + size_t(d.offset) + size_t(row * d.stride) * size,
                     given.data() + size_t(d.offset) + size_t(row * d.stride) * size, size_t(d.cols) * size);
-    return problem.image.first_difference(expected, given);
+    return image.first_difference(expected, given);
 }
 
 // The arguments for `count` rows from `first` on; a and its scales are linear.
@@ -167,29 +207,29 @@ void host_matmul_w4a16(const cuda::MatmulW4A16Args& args) {
         }
         for (int64_t column = 0; column < n; column++)
             store_element(args.d.data, args.d.type, m * args.d.stride + column,
-                          with_epilogue(args, accumulator[size_t(column)], column));
+                          with_epilogue(args, accumulator[size_t(column)], m, column));
     }
 }
 
-void compare_with_bound(const Operation<cuda::MatmulW4A16Args>& operation, const Case& c, Device& device,
-                        Report& report) {
+template <typename Args>
+void compare_with_bound(const Operation<Args>& operation, const Case& c, Device& device, Report& report) {
     bool wanted = !report.filtered();
     for (const auto& kernel : operation.kernels) wanted |= report.wants(operation.name, kernel.name, c.group);
     if (!wanted) return;
     const FloatEnvironment environment;
-    const Problem<cuda::MatmulW4A16Args> problem = operation.make(c);
+    const Problem<Args> problem = operation.make(c);
     std::vector<uint8_t> image = problem.image.bytes;
     const std::vector<Bounds> bounds = bounds_of(problem.args(image.data()), c.values == Values::integers);
-    const bool computed = for_each_kernel(
-        operation, problem, c, device, report, [&](const auto& kernel, const cuda::MatmulW4A16Args& args) {
+    const bool computed =
+        for_each_kernel(operation, problem, c, device, report, [&](const auto& kernel, const Args& args) {
             std::vector<uint8_t> first;
             std::string difference;
             for (const bool one : {false, true}) {
                 if (one) device.load(problem.image.bytes);
                 const cuda::DeviceInfo info = one ? one_multiprocessor(device.info()) : device.info();
                 device.launch(problem.workspace_bytes, launch_of(kernel, args, info), problem.scratch_bytes);
-                std::vector<uint8_t> given = device.fetch();
-                difference = check_bounds(problem, bounds, given);
+                const std::vector<uint8_t> given = device.fetch();
+                difference = check_bounds(problem.image, bounds, given);
                 if (difference.empty() && one) difference = problem.image.first_difference(first, given);
                 if (difference.empty() && !device.workspace_is_zero(problem.workspace_bytes))
                     difference = "the workspace is not zero afterwards";
@@ -200,9 +240,14 @@ void compare_with_bound(const Operation<cuda::MatmulW4A16Args>& operation, const
             }
             return difference;
         });
-    if (!computed && !report.filtered())
+    // W4A16 by the matrix unit is what every device has; other arithmetics are extras.
+    const bool promised =
+        std::is_same_v<Args, cuda::MatmulW4A16Args> && c.accumulation != Accumulation::library;
+    if (!computed && promised && !report.filtered())
         report.add(operation.name, "(none)", c.group, 0, "no kernel computes the problem: " + c.describe());
 }
+template void compare_with_bound(const Operation<cuda::MatmulW4A4Args>&, const Case&, Device&, Report&);
+template void compare_with_bound(const Operation<cuda::MatmulW4A16Args>&, const Case&, Device&, Report&);
 
 template <typename Args>
 void check_batches(const Operation<Args>& operation, Device& device, Report& report, uint64_t seed,
@@ -345,13 +390,13 @@ void check_range(const Operation<cuda::MatmulW4A16Args>& operation, Device& devi
                 const Region d = image.matrix("d", Role::output, out, m, n, n);
                 const cuda::MatmulSize size = {m, n, k};
                 problem.workspace_bytes = cuda::matmul_workspace_bytes(size);
-                problem.scratch_bytes = cuda::matmul_scratch_bytes(size);
                 problem.args = [=](uint8_t* base) {
                     return cuda::MatmulW4A16Args{.x = x.input(base),
                                                  .w = {w.at<uint8_t>(base), n, k},
                                                  .column_decode = alpha.at<float>(base),
                                                  .d = d.matrix(base)};
                 };
+                problem.scratch_bytes = cuda::matmul_scratch_bytes(problem.args(image.bytes.data()));
                 std::vector<uint8_t> expected = image.bytes;
                 for (int64_t i = 0; i < m * n; i++)
                     store_element(d.at<void>(expected.data()), out, i, 336.0f);

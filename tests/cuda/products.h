@@ -8,10 +8,10 @@ namespace halfbyte::conformance {
 // W4A16 on the host, in one of the orders that a matrix unit may add in: that of k.
 void host_matmul_w4a16(const cuda::MatmulW4A16Args& args);
 
-// W4A16, whose sums are the matrix unit's: every element of d within the bound of an exact sum, all else
-// untouched.
-void compare_with_bound(const Operation<cuda::MatmulW4A16Args>& operation, const Case& c, Device& device,
-                        Report& report);
+// Sums that are the matrix unit's or cuBLASLt's, as all of W4A16: every element of d within the bound of an
+// exact sum, all else untouched.
+template <typename Args>
+void compare_with_bound(const Operation<Args>& operation, const Case& c, Device& device, Report& report);
 
 // Any rows of a batch by themselves, through any kernel, are what one kernel made of them among all.
 template <typename Args>

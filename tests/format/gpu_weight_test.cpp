@@ -85,6 +85,24 @@ TEST(GpuWeight, EveryCodeBecomesItsValueWhateverItsNeighboursAre) {
             }
 }
 
+// docs/formats.md: the table of places, and the word of the codes 1 and 2.
+TEST(GpuWeight, ThePlacesOfTheDocument) {
+    const auto places = [](int row, int k) {
+        std::vector<int> bits;
+        for (const int bit : {3, 2, 1, 0}) bits.push_back(gpu_code_bit(row, k, bit));
+        return bits;
+    };
+    const std::vector<int> table[4] = {{15, 8, 7, 6}, {11, 4, 3, 2}, {5, 30, 29, 28}, {9, 10, 1, 0}};
+    for (int kind = 0; kind < 4; kind++) {
+        EXPECT_EQ(places(kind % 2 * 8, kind / 2 * 8), table[kind]) << kind;
+        std::vector<int> odd = table[kind];
+        for (int& bit : odd) bit = (bit + 16) % 32;
+        EXPECT_EQ(places(kind % 2 * 8, kind / 2 * 8 + 1), odd) << kind;
+    }
+    EXPECT_EQ(1u << gpu_code_bit(0, 0, 0) | 1u << gpu_code_bit(0, 1, 1), 0x00800040u);
+    EXPECT_EQ(gpu_word_byte(0, 0), 0);
+}
+
 // Both scales of a lane's rows, of the even and the odd block of a word of scales, as BF16 times 2^104; and
 // the products with the codes, BF16 as well and exact, times 2^-22.
 TEST(GpuWeight, OrdinaryScalesBecomeBf16AndTheirProductsAreExact) {
