@@ -192,7 +192,7 @@ std::string verify_product(Gpu& gpu, const cuda::MatmulW4A4Args& args, const Sam
         second = sample.rows_of(gpu, args.a.block_scales, k / 16);
         host.a = {first.data(), second.data(), NvFp4Shape::of(rows, k)};
     }
-    reference::matmul_w4a4(host);
+    reference::matmul_w4a4_packed(host);
     // An arithmetic of another order: rounding to BF16, and 2^-12 of the size that sums have.
     const double slack = args.accumulation == Accumulation::contract ? 0 : 0x1p-12 * std::sqrt(double(k));
     return sample.compare(gpu, args.d, [&](int64_t row, int64_t column, float value) {

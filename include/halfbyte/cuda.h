@@ -4,10 +4,11 @@
 // All pointers of the arguments are device pointers, aligned to their element only; alignment to 16 bytes is
 // faster. They, the stream and the workspace belong to the calling thread's current device
 // (cudaSetDevice). Results overlap no input and no other result; y of transform and of fake_quantize may be
-// x's own memory. Every operation is one kernel launch in the caller's stream: no allocation, no
-// synchronisation, no reading of device data by the host, so it can be captured into a CUDA graph. What is
-// known on the host is checked before the launch and throws Error (usage); a device or driver that cannot is
-// Error (unsupported), a failed launch Error (failure). The bits are those of the CPU (docs/numbers.md).
+// x's own memory. Every operation is one kernel launch in the caller's stream, a product a few: no
+// allocation, no synchronisation, no reading of device data by the host, so it can be captured into a CUDA
+// graph. What is known on the host is checked before the launch and throws Error (usage); a device or driver
+// that cannot is Error (unsupported), a failed launch Error (failure). The bits are those of the CPU
+// (docs/numbers.md).
 #pragma once
 
 #include <string>

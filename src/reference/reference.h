@@ -34,7 +34,7 @@ void attention(const AttentionArgs& args);
 // The forms of weights and the products that GPUs have, on memory of the host.
 void pack_weight(const cuda::PackWeightArgs& args);
 void unpack_weight(const cuda::UnpackWeightArgs& args);
-void matmul_w4a4(const cuda::MatmulW4A4Args& args);  // contract
+void matmul_w4a4_packed(const cuda::MatmulW4A4Args& args);  // contract
 
 // The sum over K of the products of both operands' code * SF, in units of 2^-20: exact, in any order, for K
 // up to 2^20. sums: out [M, N]; magnitudes (may be null): out [M, N], the sum of the magnitudes of the block

@@ -94,8 +94,8 @@ Operations make_operations(const cuda::Kernels* kernels) {
                                                make_pack_weight),
         make_operation<reference::unpack_weight>("unpack_weight", kernels, &Kernels::unpack_weight,
                                                  make_unpack_weight),
-        make_operation<static_cast<void (*)(const cuda::MatmulW4A4Args&)>(reference::matmul_w4a4)>(
-            "matmul_w4a4", kernels, &Kernels::matmul_w4a4, make_matmul_w4a4),
+        make_operation<reference::matmul_w4a4_packed>("matmul_w4a4", kernels, &Kernels::matmul_w4a4,
+                                                      make_matmul_w4a4),
         make_operation<host_matmul_w4a16>("matmul_w4a16", kernels, &Kernels::matmul_w4a16,
                                           make_matmul_w4a16)};
 }

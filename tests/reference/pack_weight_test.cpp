@@ -129,9 +129,9 @@ TEST(GpuMatmul, W4A4HasTheBytesOfTheOtherReference) {
                                              .bias = bias.data(),
                                              .bias_type = DType::f16,
                                              .d = given.view()};
-                reference::matmul_w4a4(args);
+                reference::matmul_w4a4_packed(args);
                 args.a = {}, args.x = x.input(), args.encode_scale = G.data(), args.d = fused.view();
-                reference::matmul_w4a4(args);
+                reference::matmul_w4a4_packed(args);
                 for (int64_t row = 0; row < m; row++)
                     for (int64_t column = 0; column < n; column++) {
                         const float right = expected.at(row, column);

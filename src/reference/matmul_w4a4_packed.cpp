@@ -52,12 +52,12 @@ Quantized quantized(const cuda::MatmulW4A4Args& args) {
 
 }  // namespace
 
-void matmul_w4a4(const cuda::MatmulW4A4Args& args) {
+void matmul_w4a4_packed(const cuda::MatmulW4A4Args& args) {
     if (args.encode_scale != nullptr) {
         const Quantized a = quantized(args);
         cuda::MatmulW4A4Args given = args;
         given.a = a.view(), given.x = {}, given.encode_scale = nullptr, given.encode_scale_per_row = false;
-        return matmul_w4a4(given);
+        return matmul_w4a4_packed(given);
     }
     const int64_t n = args.w.n, blocks = args.a.shape.blocks();
     Quantized weight(n, args.w.k);
