@@ -236,12 +236,10 @@ struct Context {
     const Bench& bench;
     Monitor& monitor;
     const Weights& weights;
-    const DeviceMemory& workspace;  // zero
     const DeviceMemory& scratch;
 
     cuda::Launch launch() const {
         cuda::Launch launch = bench.gpu.launch();
-        launch.workspace = workspace.data(), launch.workspace_bytes = workspace.bytes();
         launch.scratch = scratch.data(), launch.scratch_bytes = scratch.bytes();
         return launch;
     }
@@ -351,17 +349,15 @@ void run_products(const Bench& bench, const std::vector<ProductRow>& rows,
     Monitor monitor(bench.gpu.info().ordinal);
     for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
         const int64_t n = rows[begin].n, k = rows[begin].k;
-        int64_t most_rows = 0, workspace = 0, scratch = cuda::lt_workspace_bytes;
+        int64_t most_rows = 0, scratch = cuda::lt_workspace_bytes;
         for (end = begin; end < rows.size() && rows[end].n == n && rows[end].k == k; end++) {
             const MatmulSize size = {rows[end].m, n, k};
             most_rows = std::max(most_rows, size.m);
-            workspace = std::max(workspace, cuda::matmul_workspace_bytes(size));
             scratch = std::max(scratch, cuda::matmul_scratch_bytes(size));
         }
         const Weights weights(bench, n, k, most_rows);
-        const DeviceMemory zeros(workspace), memory(scratch);
-        conformance::check_cuda(cudaMemset(zeros.data(), 0, size_t(workspace)), "cudaMemset");
-        const Context context = {bench, monitor, weights, zeros, memory};
+        const DeviceMemory memory(scratch);
+        const Context context = {bench, monitor, weights, memory};
         std::map<int64_t, std::pair<double, std::string>> cublas;
         for (size_t i = begin; i < end; i++) {
             const ProductRow& row = rows[i];

@@ -26,7 +26,7 @@ using Stream = CUstream_st*;  // cudaStream_t; null is the default stream
 struct Launch {
     Stream stream = nullptr;
     std::string_view kernel;  // empty: the first of explain() without a reason; a name: it runs or fails
-    // For dynamic scales, one amax of all rows and products: device memory, 4-byte aligned, zero before its
+    // For dynamic scales and one amax of all rows: device memory, 4-byte aligned, zero before its
     // first use; the kernel leaves it zero. A workspace serves one stream at a time.
     void* workspace = nullptr;
     int64_t workspace_bytes = 0;  // at least workspace_bytes_of(args)
@@ -133,8 +133,6 @@ std::vector<KernelStatus> explain(const MatmulW4A16Args& args, const DeviceInfo&
 int64_t workspace_bytes_of(const QuantizeArgs& args);
 int64_t workspace_bytes_of(const AmaxArgs& args);
 // For the products: enough for every kernel that explain() lists.
-int64_t workspace_bytes_of(const MatmulW4A4Args& args);
-int64_t workspace_bytes_of(const MatmulW4A16Args& args);
 int64_t scratch_bytes_of(const MatmulW4A4Args& args);
 int64_t scratch_bytes_of(const MatmulW4A16Args& args);
 

@@ -9,7 +9,7 @@
 #include "backend/cuda_library.h"
 #include "core/check.h"
 #include "cuda/matmul_choice.h"
-#include "cuda/matmul_workspace.h"
+#include "cuda/matmul_scratch.h"
 #include "cuda/workspace.h"
 
 namespace halfbyte::cuda {
@@ -141,10 +141,8 @@ void run(const char* operation, KernelList<Args> Kernels::* list, const Launch& 
         check_workspace(operation, "one amax of all rows needs", launch, workspace_bytes_of(args));
     else if constexpr (requires { args.quantize; })
         check_workspace(operation, "dynamic scales need", launch, workspace_bytes_of(args.quantize));
-    else if constexpr (requires { scratch_bytes_of(args); }) {
-        check_workspace(operation, "the product needs", launch, workspace_bytes_of(args));
+    else if constexpr (requires { scratch_bytes_of(args); })
         check_scratch(operation, launch, scratch_bytes_of(args));
-    }
     const Kernels& kernels = loaded(operation);
     const DeviceInfo device = current_device(operation, kernels);
     const Kernel<Args>& kernel = choose(operation, kernels, kernels.*list, args, launch.kernel, device);
@@ -185,14 +183,6 @@ int64_t packed_weight_bytes(int64_t n, int64_t k) {
     check(n >= 0 && k >= 0, ErrorKind::usage, "packed_weight_bytes: n = {}, k = {}; 0 or more is needed", n,
           k);
     return gpu_weight_bytes(n, k);
-}
-
-int64_t workspace_bytes_of(const MatmulW4A4Args& args) {
-    return matmul_workspace_bytes(size_of_product(args));
-}
-
-int64_t workspace_bytes_of(const MatmulW4A16Args& args) {
-    return matmul_workspace_bytes(size_of_product(args));
 }
 
 int64_t scratch_bytes_of(const MatmulW4A4Args& args) {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "cuda/matmul_workspace.h"
+#include "cuda/matmul_scratch.h"
 #include "halfbyte/cuda.h"
 
 namespace halfbyte::cuda {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cuda/kernels.h"
-#include "cuda/matmul_workspace.h"
+#include "cuda/matmul_scratch.h"
 
 namespace halfbyte::cuda {
 

@@ -5,7 +5,7 @@
 
 #include "cuda/cublaslt.h"
 #include "cuda/kernels.h"
-#include "cuda/matmul_workspace.h"
+#include "cuda/matmul_scratch.h"
 
 namespace halfbyte::cuda {
 namespace {

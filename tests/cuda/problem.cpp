@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/element.h"
-#include "cuda/matmul_workspace.h"
+#include "cuda/matmul_scratch.h"
 #include "cuda/workspace.h"
 #include "reference/reference.h"
 #include "support/random.h"
@@ -421,7 +421,6 @@ struct PlacedProduct {
     void measure(Problem<Args>& p) const {
         std::vector<uint8_t> image(p.image.bytes);
         const Args args = p.args(image.data());
-        p.workspace_bytes = cuda::matmul_workspace_bytes(size_of_product(args));
         p.scratch_bytes = cuda::matmul_scratch_bytes(args);
     }
 };

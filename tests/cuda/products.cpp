@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/element.h"
-#include "cuda/matmul_workspace.h"
+#include "cuda/matmul_scratch.h"
 #include "format/e2m1.h"
 #include "format/e4m3.h"
 #include "reference/reference.h"
@@ -388,8 +388,6 @@ void check_range(const Operation<cuda::MatmulW4A16Args>& operation, Device& devi
                 const Region alpha = image.floats("column_decode", Role::input, n, 0);
                 std::fill_n(alpha.at<float>(image.bytes.data()), n, 0x1p-8f);
                 const Region d = image.matrix("d", Role::output, out, m, n, n);
-                const cuda::MatmulSize size = {m, n, k};
-                problem.workspace_bytes = cuda::matmul_workspace_bytes(size);
                 problem.args = [=](uint8_t* base) {
                     return cuda::MatmulW4A16Args{.x = x.input(base),
                                                  .w = {w.at<uint8_t>(base), n, k},

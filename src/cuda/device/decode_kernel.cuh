@@ -15,7 +15,7 @@
 
 #include "cuda/device/activations.cuh"
 #include "cuda/device/product_output.cuh"
-#include "cuda/matmul_workspace.h"
+#include "cuda/matmul_scratch.h"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/launch.cuh"

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cuda/device/elements_kernel.cuh"
-#include "cuda/matmul_workspace.h"
+#include "cuda/matmul_scratch.h"
 
 namespace halfbyte::cuda {
 

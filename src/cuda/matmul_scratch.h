@@ -21,12 +21,6 @@ constexpr MatmulSize size_of_product(const MatmulW4A16Args& args) {
     return {args.d.rows, args.w.n, args.w.k};
 }
 
-// Launch::workspace: for each strip of 16 weight rows the CTAs that have delivered its partial sums. Zero
-// before and after every launch.
-constexpr int64_t matmul_workspace_bytes(const MatmulSize& size) {
-    return size.m == 0 ? 0 : round_up(16 + 4 * gpu_strips(size.n), 16);
-}
-
 // Launch::scratch, of the kernels for few rows: the activations as their operands, 16 bits each, K rounded up
 // to whole groups and M to one of a few numbers; and the FP32 sums of all chains, [chains, n, m] with n
 // rounded up to a strip and m to 8, so that whoever is last can add the chains in their order.
