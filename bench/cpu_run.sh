@@ -1,9 +1,13 @@
 #!/bin/sh
 # bench/cpu_run.sh RESULTS [PEER]: everything that docs/performance.md says of CPUs, measured on this machine and written
 # into it. RESULTS is a folder for the JSON of each step, its path without blanks; a step whose file is there already is
-# not run again. PEER is a build of llama.cpp (bench/peers/llama_cpp.py); without it its tables stay as they are. About
-# an hour on two quiet processors; nothing else should run.
+# not run again, and one that fails ends the run. PEER is a build of llama.cpp (bench/peers/llama_cpp.py); without it its
+# tables stay as they are. About an hour on two quiet processors; nothing else should run.
 set -eu
+if [ $# -lt 1 ] || [ $# -gt 2 ]; then
+    echo "usage: bench/cpu_run.sh RESULTS [PEER]; $# arguments given" >&2
+    exit 2
+fi
 cd "$(dirname "$0")/.."
 results=$1 peer=${2:-} program=build/release/halfbyte
 scripts/get_model.sh
@@ -33,7 +37,8 @@ quantize W4A16 --scheme NVFP4A16
 ours="W4A4 W4A4-head-nvfp4 W4A4-head-fp8 W4A16"
 
 step kernels.json $program bench kernels --format json
-level=$($program env --format json | sed -n 's/.*"cpu_level": "\(.*\)".*/\1/p')
+environment=$($program env --format json)
+level=$(printf '%s\n' "$environment" | sed -n 's/.*"cpu_level": "\(.*\)".*/\1/p')
 if [ "$level" = avx512 ]; then
     step kernels-avx2.json $program bench kernels --cpu-level avx2 --format json
 fi
@@ -42,8 +47,8 @@ step model-source.json $program bench -m $source --format json
 if [ -x build/release/halfbyte-model-profile ]; then # of a build with HALFBYTE_BENCHMARKS
     step profile.md build/release/halfbyte-model-profile "$results/W4A4"
 fi
-# 1: slower than it may be; that is told in the table.
-step loaded.md sh -c 'bench/loaded.sh "$0" || [ $? -eq 1 ]' "$results/W4A4"
+loaded() { bench/loaded.sh "$results/W4A4" || [ $? -eq 3 ]; } # 3: slower than it may be; the table tells that
+step loaded.md loaded
 step instructions.md bench/instructions.sh
 if [ -n "$peer" ]; then
     [ -e "$results/peer/NVFP4.gguf" ] || bench/peers/llama_cpp.py make "$peer" $source "$results/peer"

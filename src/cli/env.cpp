@@ -65,7 +65,7 @@ std::string level_reason(const CommonOptions& options) {
 
 std::string thread_reason(const CommonOptions& options, const ThreadLimits& limits) {
     if (options.threads != 0) return "asked for with --threads";
-    return limits.usable() < limits.affinity ? "the quota of this control group"
+    return limits.usable() < limits.affinity ? "the quota of its control groups"
                                              : "the processors that this process may use";
 }
 

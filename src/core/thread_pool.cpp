@@ -6,37 +6,23 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <fstream>
 #include <mutex>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "core/cgroup.h"
 #include "core/check.h"
 #include "core/float_environment.h"
 
 namespace halfbyte {
-
-// cgroup v2 writes "QUOTA PERIOD" or "max PERIOD"; absent or unreadable means no limit.
-static int cgroup_limit() {
-    std::ifstream file("/sys/fs/cgroup/cpu.max");
-    std::string quota;
-    double period = 0;
-    if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
-    try {
-        return std::max(1, int(std::stod(quota) / period));
-    } catch (const std::exception&) {
-        return 0;
-    }
-}
 
 ThreadLimits thread_limits() {
     cpu_set_t set;
     CPU_ZERO(&set);
     int affinity = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
     if (affinity == 0) affinity = std::max(1, int(std::thread::hardware_concurrency()));
-    return {affinity, cgroup_limit()};
+    return {affinity, cgroup_processors()};
 }
 
 int ThreadLimits::usable() const {
@@ -159,7 +145,7 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
     check(threads >= 0 && threads <= 4096, ErrorKind::usage, "threads: {} given, 1 to 4096 are possible",
           threads);
-    const int usable = threads == 1 ? 1 : thread_limits().usable();  // which reads a file
+    const int usable = threads == 1 ? 1 : thread_limits().usable();  // which reads files
     if (threads == 0) threads = usable;
     state_->spins = threads <= usable;
     try {

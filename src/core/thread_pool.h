@@ -11,7 +11,7 @@ namespace halfbyte {
 
 class ThreadPool {
   public:
-    // threads = 0: as many as the process may use (its CPU affinity and cgroup quota).
+    // threads = 0: as many as the process may use (its CPU affinity and the quotas of its control groups).
     explicit ThreadPool(int threads = 0);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
@@ -32,7 +32,7 @@ class ThreadPool {
 // What limits the number of threads of this process.
 struct ThreadLimits {
     int affinity = 0;      // processors that it may run on
-    int cgroup_quota = 0;  // whole processors that its cgroup grants, at least 1; 0: no limit
+    int cgroup_quota = 0;  // whole processors that its control groups grant; 0: no limit
 
     int usable() const;
 };

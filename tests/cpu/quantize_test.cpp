@@ -194,12 +194,13 @@ TEST(Quantize, LargeResultsAreWholeWhereverTheyLie) {
         static_cast<uint16_t*>(x.data())[i] = uint16_t((random.bits() & 0x81FF) | 0x3D00);
     const NvFp4Shape shape = NvFp4Shape::of(rows, k);
     const float G = 100;
-    std::vector<uint8_t> expected;
+    std::vector<uint8_t> expected, expected_scales;
     std::vector<uint8_t> codes(size_t(shape.code_bytes()) + 128), scales(size_t(shape.scale_bytes()));
     for (const cpu::Level level : cpu::levels()) {
         if (!cpu::unsupported_reason(level).empty()) continue;
         for (const uintptr_t offset : {0, 8}) {
             std::fill(codes.begin(), codes.end(), uint8_t(0xFF));
+            std::fill(scales.begin(), scales.end(), uint8_t(0xFF));
             uint8_t* const at =
                 codes.data() + (64 - reinterpret_cast<uintptr_t>(codes.data()) % 64) % 64 + offset;
             cpu::kernels(level).quantize(pool_of(2), {.x = x.input(),
@@ -208,8 +209,10 @@ TEST(Quantize, LargeResultsAreWholeWhereverTheyLie) {
                                                       .codes = at,
                                                       .block_scales = scales.data()});
             const std::vector<uint8_t> found(at, at + shape.code_bytes());
-            if (expected.empty()) expected = found;  // the scalar level's
+            if (expected.empty()) expected = found, expected_scales = scales;  // the scalar level's
             EXPECT_TRUE(found == expected) << cpu::name_of(level) << ", offset " << offset;
+            EXPECT_TRUE(same_bytes(scales, expected_scales, shape.padded_blocks()))
+                << cpu::name_of(level) << ", offset " << offset;
         }
     }
 }

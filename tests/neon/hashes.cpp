@@ -53,6 +53,25 @@ OwnedMatrix matrix(int64_t rows, int64_t cols, DType type, uint64_t seed, bool h
     return x;
 }
 
+// Every block of its own magnitude, and in one of 40 something special: most groups of 16 blocks are finite.
+OwnedMatrix mixed_blocks(int64_t rows, int64_t cols, DType type, int64_t stride, uint64_t seed) {
+    OwnedMatrix x(rows, cols, type, stride);
+    constexpr float others[] = {NAN, -0.0f, INFINITY, 3e-24f, -INFINITY, -6e4f, 0x1p-24f};
+    Random random(seed);
+    for (int64_t row = 0; row < rows; row++) {
+        int exponent = 0, special = -1;
+        for (int64_t k = 0; k < cols; k++) {
+            if (k % 16 == 0) {
+                exponent = int(random.below(19)) - 12;
+                special = random.below(40) == 0 ? int(random.below(16)) : -1;
+            }
+            x.set(row, k,
+                  k % 16 == special ? others[random.below(7)] : number(random, exponent - 4, exponent));
+        }
+    }
+    return x;
+}
+
 std::vector<float> positive(int64_t n, uint64_t seed, int lowest_exponent, int highest_exponent) {
     Random random(seed);
     std::vector<float> values;
@@ -190,6 +209,40 @@ void quantisers() {
                             return bits;
                         });
             }
+
+    // 2^17 values and more of 16 bits and of one scale: src/cpu/quantize.cpp compares them with thresholds.
+    // Rows of an odd length, tiled rows of less than a group and of two groups and a rest, and rows that are
+    // one row.
+    struct Large {
+        int64_t rows, k, gap;
+        ScaleLayout layout;
+    };
+    for (const Large& large : {Large{131, 1001, 3, ScaleLayout::tiled_128x4},
+                               {67, 1957, 0, ScaleLayout::linear},
+                               {1490, 88, 0, ScaleLayout::tiled_8x4},
+                               {220, 600, 1, ScaleLayout::tiled_8x4},
+                               {8, 16400, 0, ScaleLayout::linear}})
+        for (const DType type : {DType::bf16, DType::f16}) {
+            seed++;
+            const NvFp4Shape shape = padded(large.rows, large.k, large.layout);
+            const OwnedMatrix x = mixed_blocks(large.rows, large.k, type, large.k + large.gap, seed);
+            const float G = 41.7f;
+            compare(described("quantize", {large.rows, large.k, int64_t(large.layout)}, type),
+                    reference::quantize, member(&cpu::Kernels::quantize), [&](const auto& operation) {
+                        Quantized q(shape);
+                        QuantizeStats stats;
+                        operation(QuantizeArgs{.x = x.view(),
+                                               .encode_scale = &G,
+                                               .shape = shape,
+                                               .codes = q.codes.data(),
+                                               .block_scales = q.scales.data(),
+                                               .stats = seed % 3 == 0 ? &stats : nullptr});
+                        Bits bits;
+                        append(bits, q);
+                        append(bits, stats);
+                        return bits;
+                    });
+        }
 
     for (const auto& [rows, k] : std::vector<std::pair<int64_t, int64_t>>{{1, 17}, {7, 100}, {40, 528}})
         for (const DType type : types)
