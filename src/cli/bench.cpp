@@ -277,8 +277,7 @@ int run_model(const Options& options) {
     const auto source = open_model(options.common, options.model);
     check(options.arithmetic == "kernel" || source->scheme(), ErrorKind::usage,
           "--arithmetic {}: {} is not quantised", options.arithmetic, options.model);
-    const int64_t positions = std::max(options.bench.prompt, options.bench.generated);
-    model::check_positions(source->config(), positions, options.model);
+    bench::check_model(*source, options.bench);
     bench::ModelOptions bench_options = options.bench;
     if (options.arithmetic == "w4a16") bench_options.arithmetic = model::Arithmetic::w4a16;
     const std::vector<Machine> machines = measure_machine(options, progress);

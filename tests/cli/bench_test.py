@@ -137,11 +137,30 @@ class Model(TestCase):
 
     def test_a_context_too_short(self):
         tiny = TinyModel().write(self.work / "short")
-        self.refused(USAGE, ["256", "512"], "bench", "-m", tiny)
+        # Long enough for the test to run out of time if the machine were measured first.
+        command = ["bench", "-m", tiny, "--min-time", "300"]
+        self.refused(USAGE, ["512 positions are needed, the model's context has 256; give -p 256 or less"], *command)
+        self.refused(USAGE, ["300 positions are needed, the model's context has 256; give -n 256 or less"], *command, "-p", "0", "-n", "300")
+        model = TinyModel()
+        model.config["max_position_embeddings"] = 8  # of these the prompt of the first token needs 16
+        self.refused(USAGE, ["the first token: 16 positions are needed, the model's context has 8"], "bench", "-m",
+                     model.write(self.work / "shorter"), "-p", "4", "-n", "4", "--min-time", "300")
+
+    def test_an_architecture_that_cannot_be_run_is_refused_before_the_machine_is_measured(self):
+        model = TinyModel()
+        model.config["architectures"] = ["MambaForCausalLM"]
+        mamba = model.write(self.work / "mamba")
+        for form in ["text", "md", "csv", "json"]:
+            self.refused(UNSUPPORTED, [mamba, "MambaForCausalLM", "LlamaForCausalLM"], "bench", "-m", mamba, "--min-time", "300",
+                         "--format", form)
 
     def test_a_model_is_needed(self):
         self.refused(USAGE, ["--model is required", "halfbyte bench --help"], "bench")
-        self.refused(support.FAILURE, "/nowhere: no such file", "bench", "-m", "/nowhere")
+        self.refused(support.FAILURE, "/nowhere: no such file", "bench", "-m", "/nowhere", "--min-time", "300")
+        lacking = TinyModel()
+        del lacking.tensors["model.norm.weight"]
+        self.refused(support.MALFORMED, "tensor model.norm.weight is missing", "bench", "-m", lacking.write(self.work / "lacking"),
+                     "--min-time", "300")
 
     def test_tables(self):
         arguments = ["bench", "-m", LLMC, "-p", "20", "-n", "4", "--repeats", "1", "--threads", "1", *QUICK]
