@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <regex>
 #include <set>
@@ -20,6 +22,8 @@
 namespace halfbyte::cli {
 namespace {
 
+constexpr int max_threads = 4096;
+
 struct Options {
     CommonOptions common;
     std::string subject = "model", model, arithmetic = "kernel", filter;
@@ -27,6 +31,39 @@ struct Options {
     bench::ModelOptions bench;
     double min_time = 0.5;
 };
+
+// ---- values of options
+
+// "1,4": numbers of threads, each once. The option takes the whole text, since CLI11 drops what is empty
+// between commas.
+std::vector<int> parse_threads(const std::string& text) {
+    std::vector<int> numbers;
+    for (size_t begin = 0; begin <= text.size();) {
+        const size_t end = std::min(text.find(',', begin), text.size());
+        const std::string part = text.substr(begin, end - begin);
+        int number = 0;
+        const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+        if (error != std::errc() || rest != part.data() + part.size() || number < 1 || number > max_threads)
+            throw CLI::ConversionError(
+                fmt::format("--threads {}: {} stands where a whole number, 1 to {}, is needed", text,
+                            part.empty() ? "nothing" : "'" + part + "'", max_threads));
+        if (std::ranges::find(numbers, number) != numbers.end())
+            throw CLI::ConversionError(
+                fmt::format("--threads {}: {} is given twice; give each number once", text, number));
+        numbers.push_back(number);
+        begin = end + 1;
+    }
+    return numbers;
+}
+
+// Empty, or what is wrong. CLI11's own range takes nan.
+std::string seconds_problem(const std::string& text) {
+    double seconds = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, seconds);
+    const bool right = error == std::errc() && rest == end && seconds >= 0 && seconds <= 3600;
+    return right ? "" : fmt::format("{}: a number of seconds, 0 to 3600, is needed", text);
+}
 
 // ---- one table in three forms, a row at a time
 
@@ -396,18 +433,18 @@ Command add_bench(CLI::App& program) {
     command
         ->add_option("--min-time", options->min_time,
                      "Seconds to measure each limit and each kernel; 0: three calls")
-        ->check(CLI::Range(0.0, 3600.0))
+        ->check(CLI::Validator([](const std::string& text) { return seconds_problem(text); },
+                               "FLOAT in [0 - 3600]"))
         ->capture_default_str();
     // These two take more here than in other commands.
     for (const char* name : {"--threads", "--format"}) command->remove_option(command->get_option(name));
     const std::string group = "Common options";
     command
-        ->add_option(
-            "--threads", options->threads,
+        ->add_option_function<std::string>(
+            "--threads", [options](const std::string& text) { options->threads = parse_threads(text); },
             "Threads to use, with commas between several numbers; 1 and all that the process may use by "
             "default")
-        ->delimiter(',')
-        ->check(CLI::Range(1, 4096))
+        ->type_name(fmt::format("N:N in [1 - {}]", max_threads))
         ->group(group);
     command->add_option("--format", options->common.format, "Form of the result on stdout")
         ->check(CLI::IsMember({"text", "md", "csv", "json"}))

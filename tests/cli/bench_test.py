@@ -84,6 +84,23 @@ class Kernels(TestCase):
             self.refused(USAGE, [option.strip("-") if option != "-p" else "prompt-tokens"], "bench", "-m", LLMC, f"{option}={value}"
                          if option != "-p" else f"-p{value}")
         self.refused(USAGE, "subject", "bench", "everything")
+        for value in ["nan", "inf", "3601", "-1", "soon", "1s", ""]:
+            self.refused(USAGE, [f"--min-time: {value}: a number of seconds, 0 to 3600, is needed"] if value else "--min-time",
+                         "bench", "kernels", f"--min-time={value}")
+
+    def test_threads_are_numbers_with_commas_between_them(self):
+        for value, problem in [("1,", "nothing stands where"), (",1", "nothing stands where"), ("1,,2", "nothing stands where"),
+                               ("1,0", "'0' stands where"), ("1,4097", "'4097' stands where"), ("1, 2", "' 2' stands where"),
+                               ("0x1", "'0x1' stands where"), ("99999999999", "'99999999999' stands where")]:
+            self.refused(USAGE, [f"--threads {value}: {problem} a whole number, 1 to 4096, is needed"], "bench", "kernels",
+                         f"--threads={value}")
+        for value in ["", ","]:
+            self.refused(USAGE, "--threads", "bench", "kernels", f"--threads={value}")
+        self.refused(USAGE, "--threads 2,1,2: 2 is given twice; give each number once", "bench", "kernels", "--threads", "2,1,2")
+        self.refused(USAGE, "--threads is given more than once", "bench", "kernels", "--threads", "1", "--threads", "2")
+        # A subject behind it is not taken for a number.
+        value = self.json("bench", "--threads", "2,01", "kernels", "--filter", FILTER, *QUICK)
+        self.assertEqual([limits["threads"] for limits in value["limits"]], [2, 1])
 
     def test_a_level_that_the_machine_lacks(self):
         lacking = [level for level in self.json("env")["cpu_levels"] if level["unsupported_reason"]]
