@@ -73,12 +73,30 @@ struct Column {
     bool left = false;
 };
 
+// What is the same in every row. Text and md say it in lines above the table, csv, where every line is a row,
+// in columns behind the others.
+struct Constant {
+    const char* name;
+    std::string value;
+};
+
+std::string csv_cell(const std::string& text) {
+    if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+    return '"' + CLI::detail::find_and_replace(text, "\"", "\"\"") + '"';
+}
+
 class Table {
   public:
-    Table(std::string format, std::vector<Column> columns)
+    Table(std::string format, std::vector<Column> columns, const std::vector<Constant>& constants)
         : format_(std::move(format)), columns_(std::move(columns)) {
         std::vector<std::string> names;
         for (const Column& column : columns_) names.emplace_back(column.name);
+        if (format_ == "csv") {
+            for (const Constant& constant : constants) names.emplace_back(constant.name);
+            print(names);
+            for (const Constant& constant : constants) end_of_row_ += "," + csv_cell(constant.value);
+            return;
+        }
         print(names);
         if (format_ == "md") {
             for (const Column& column : columns_) fmt::print("|{}", column.left ? " --- " : " ---: ");
@@ -88,10 +106,12 @@ class Table {
     void print(const std::vector<std::string>& cells) const {
         std::string line;
         for (size_t i = 0; i < cells.size(); i++) {
+            if (format_ == "csv") {
+                line += (i == 0 ? "" : ",") + csv_cell(cells[i]);
+                continue;
+            }
             const Column& column = columns_[i];
-            if (format_ == "csv")
-                line += (i == 0 ? "" : ",") + cells[i];
-            else if (format_ == "md")
+            if (format_ == "md")
                 line += "| " + cells[i] + " ";
             else
                 line += fmt::format("{}{:{}}", i == 0 ? "" : "  ",
@@ -100,6 +120,7 @@ class Table {
         }
         if (format_ == "md") line += "|";
         while (line.ends_with(' ')) line.pop_back();
+        line += end_of_row_;
         fmt::print("{}\n", line);
         flush_results();
     }
@@ -107,6 +128,7 @@ class Table {
   private:
     std::string format_;
     std::vector<Column> columns_;
+    std::string end_of_row_;  // of csv
 };
 
 std::string number(double value) {
@@ -187,12 +209,28 @@ Json header_json(const std::vector<Machine>& machines) {
             {"limits", limits}};
 }
 
-void print_header(const Options& options, const std::vector<Machine>& machines) {
+// Two paragraphs in md.
+void print_header(const Options& options, const std::vector<Machine>& machines,
+                  const std::string& description = {}) {
     if (options.common.format == "csv") return;
+    const bool md = options.common.format == "md";
     const bench::CacheSizes caches = bench::cache_sizes();
-    fmt::print("halfbyte {}, {}, {}, CPU level {}, L2 {} KiB, largest cache {} MiB{}\n\n", version, date(),
+    fmt::print("halfbyte {}, {}, {}, CPU level {}, L2 {} KiB, largest cache {} MiB{}\n", version, date(),
                proc_value("/proc/cpuinfo", "model name"), name_of(machines[0].context->level()),
-               caches.l2 >> 10, caches.last_level >> 20, options.common.format == "md" ? "." : "");
+               caches.l2 >> 10, caches.last_level >> 20, md ? ".\n" : "");
+    if (!description.empty()) {
+        const char* quote = md ? "`" : "";
+        fmt::print("{}{}{}: {}, arithmetic {}{}\n", quote, options.model, quote, description,
+                   options.arithmetic, md ? ".\n" : "");
+    }
+    if (!md) fmt::print("\n");
+}
+
+std::vector<Constant> constants_of(const std::vector<Machine>& machines) {
+    return {{"version", std::string(version)},
+            {"date", date()},
+            {"processor", proc_value("/proc/cpuinfo", "model name")},
+            {"cpu_level", std::string(name_of(machines[0].context->level()))}};
 }
 
 // ---- kernels
@@ -237,16 +275,18 @@ int run_kernels(const Options& options) {
     std::optional<Table> table;
     if (!options.common.json()) {
         print_header(options, machines);
-        table.emplace(options.common.format, std::vector<Column>{{"kernel", 26, true},
-                                                                 {"shape", 32, true},
-                                                                 {"from", 6, true},
-                                                                 {"threads", 7},
-                                                                 {"value", 8},
-                                                                 {"unit", 8, true},
-                                                                 {"limit", 8},
-                                                                 {"bound", 11, true},
-                                                                 {"share", 7},
-                                                                 {"spread", 6}});
+        table.emplace(options.common.format,
+                      std::vector<Column>{{"kernel", 26, true},
+                                          {"shape", 32, true},
+                                          {"from", 6, true},
+                                          {"threads", 7},
+                                          {"value", 8},
+                                          {"unit", 8, true},
+                                          {"limit", 8},
+                                          {"bound", 11, true},
+                                          {"share", 7},
+                                          {"spread", 6}},
+                      constants_of(machines));
         for (const Machine& machine : machines)
             for (const NamedLimit& limit : named(machine.limits))
                 if (limit.limit != nullptr)
@@ -321,15 +361,21 @@ int run_model(const Options& options) {
 
     std::optional<Table> table;
     if (!options.common.json()) {
-        print_header(options, machines);
-        table.emplace(options.common.format, std::vector<Column>{{"test", 12, true},
-                                                                 {"threads", 7},
-                                                                 {"value", 9},
-                                                                 {"deviation", 9},
-                                                                 {"unit", 8, true},
-                                                                 {"limit", 9},
-                                                                 {"bound", 11, true},
-                                                                 {"share", 7}});
+        print_header(options, machines, source->description());
+        std::vector<Constant> constants = {{"model", options.model},
+                                           {"description", source->description()},
+                                           {"arithmetic", options.arithmetic}};
+        std::ranges::copy(constants_of(machines), std::back_inserter(constants));
+        table.emplace(options.common.format,
+                      std::vector<Column>{{"test", 12, true},
+                                          {"threads", 7},
+                                          {"value", 9},
+                                          {"deviation", 9},
+                                          {"unit", 8, true},
+                                          {"limit", 9},
+                                          {"bound", 11, true},
+                                          {"share", 7}},
+                      constants);
         for (const Machine& machine : machines)
             for (const NamedLimit& limit : named(machine.limits))
                 if (limit.limit != nullptr)

@@ -51,8 +51,9 @@ class Kernels(TestCase):
     def test_tables(self):
         arguments = ["bench", "kernels", "--filter", FILTER, "--threads", "1", *QUICK]
         rows = list(csv.reader(io.StringIO(self.ok(*arguments, "--format", "csv").out)))
-        self.assertEqual(rows[0], ["kernel", "shape", "from", "threads", "value", "unit", "limit", "bound", "share", "spread"])
-        self.assertEqual({len(row) for row in rows}, {10})
+        self.assertEqual(rows[0], ["kernel", "shape", "from", "threads", "value", "unit", "limit", "bound", "share", "spread",
+                                   "version", "date", "processor", "cpu_level"])
+        self.assertEqual({len(row) for row in rows}, {14})
         names = [row[0] for row in rows[1:]]
         self.assertEqual(names[-2:], ["quantize_bf16", "matmul_w4a4"])
         self.assertEqual(set(names[:-2]), {"machine"})
@@ -180,14 +181,32 @@ class Model(TestCase):
                      "--min-time", "300")
 
     def test_tables(self):
-        arguments = ["bench", "-m", LLMC, "-p", "20", "-n", "4", "--repeats", "1", "--threads", "1", *QUICK]
+        model = self.work / 'a "model", of two layers'
+        model.symlink_to(LLMC)
+        arguments = ["bench", "-m", model, "-p", "20", "-n", "4", "--repeats", "1", "--threads", "1", *QUICK]
         rows = list(csv.reader(io.StringIO(self.ok(*arguments, "--format", "csv").out)))
-        self.assertEqual(rows[0], ["test", "threads", "value", "deviation", "unit", "limit", "bound", "share"])
-        self.assertEqual({len(row) for row in rows}, {8})
+        self.assertEqual(rows[0], ["test", "threads", "value", "deviation", "unit", "limit", "bound", "share",
+                                   "model", "description", "arithmetic", "version", "date", "processor", "cpu_level"])
+        self.assertEqual({len(row) for row in rows}, {15})
         self.assertEqual([row[0] for row in rows[-2:]], ["pp20", "tg4"])
         self.assertTrue({"load", "first token"} <= {row[0] for row in rows})
-        self.assertRegex(self.ok(*arguments, "--format", "md").out, r"(?m)^\| tg4 \| 1 \| [\d.]+ \|")
-        self.assertTrue(re.search(r"(?m)^tg4 +1 +[\d.]+", self.ok(*arguments).out))
+        lines = self.ok(*arguments, "--format", "md").out
+        self.assertRegex(lines, r"(?m)^\| tg4 \| 1 \| [\d.]+ \|")
+        text = self.ok(*arguments, "--arithmetic", "w4a16").out
+        self.assertTrue(re.search(r"(?m)^tg4 +1 +[\d.]+", text))
+
+        # What was measured: the same in every row of csv, and in lines above the other tables.
+        machine = self.json("env")
+        processor, level = rows[-1][-2:]
+        self.assertEqual(level, machine["cpu_level"])
+        self.assertEqual({tuple(row[8:11]) for row in rows[1:]}, {(str(model), "compressed-tensors NVFP4 (W4A4)", "kernel")})
+        self.assertEqual({tuple(row[-2:]) for row in rows[1:]}, {(processor, level)})
+        for row in rows[1:]:
+            self.assertRegex(row[12], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        self.assertRegex(lines, rf"\Ahalfbyte [\d.]+, 20\S+Z, {re.escape(processor)}, CPU level {level}, [^\n]+\.\n\n"
+                                rf"`{re.escape(str(model))}`: compressed-tensors NVFP4 \(W4A4\), arithmetic kernel\.\n\n\| test \|")
+        self.assertRegex(text, rf"\Ahalfbyte [\d.]+, 20\S+Z, {re.escape(processor)}, CPU level {level}, [^\n]+\n"
+                               rf"{re.escape(str(model))}: compressed-tensors NVFP4 \(W4A4\), arithmetic w4a16\n\ntest ")
 
 
 if __name__ == "__main__":
