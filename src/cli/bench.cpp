@@ -272,28 +272,41 @@ int run_kernels(const Options& options) {
     const std::vector<Machine> machines = measure_machine(options, progress);
     const std::string level(name_of(machines[0].context->level()));
 
+    const bool csv = options.common.format == "csv";
     std::optional<Table> table;
     if (!options.common.json()) {
         print_header(options, machines);
-        table.emplace(options.common.format,
-                      std::vector<Column>{{"kernel", 26, true},
-                                          {"shape", 32, true},
-                                          {"from", 6, true},
-                                          {"threads", 7},
-                                          {"value", 8},
-                                          {"unit", 8, true},
-                                          {"limit", 8},
-                                          {"bound", 11, true},
-                                          {"share", 7},
-                                          {"spread", 6}},
-                      constants_of(machines));
+        std::vector<Column> columns = {
+            {"kernel", 26, true}, {"shape", 32, true}, {"from", 6, true},   {"threads", 7}, {"value", 8},
+            {"unit", 8, true},    {"limit", 8},        {"bound", 15, true}, {"share", 7},   {"spread", 6}};
+        if (csv) columns.push_back({"note", 0, true});
+        table.emplace(options.common.format, std::move(columns), constants_of(machines));
         for (const Machine& machine : machines)
             for (const NamedLimit& limit : named(machine.limits))
-                if (limit.limit != nullptr)
-                    table->print({"machine", limit.name, "", fmt::to_string(machine.limits.threads),
-                                  number(limit.limit->value), limit.unit, "", "", "",
-                                  fmt::format("{:.1f} %", 100 * limit.limit->spread)});
+                if (limit.limit != nullptr) {
+                    std::vector<std::string> cells = {"machine",
+                                                      limit.name,
+                                                      "",
+                                                      fmt::to_string(machine.limits.threads),
+                                                      number(limit.limit->value),
+                                                      limit.unit,
+                                                      "",
+                                                      "",
+                                                      "",
+                                                      fmt::format("{:.1f} %", 100 * limit.limit->spread)};
+                    if (csv) cells.emplace_back();
+                    table->print(cells);
+                }
     }
+    // csv has a column for the notes; in text and md "[1]" behind the bound stands for one, told below the
+    // table.
+    std::vector<std::string> notes;
+    const auto mark_of = [&](const std::string& note) {
+        if (csv || note.empty()) return std::string();
+        auto place = std::ranges::find(notes, note);
+        if (place == notes.end()) place = notes.insert(place, note);
+        return fmt::format(" [{}]", place - notes.begin() + 1);
+    };
     Json json_rows = Json::array();
     std::string wrong;
     int64_t done = 0;
@@ -311,11 +324,21 @@ int run_kernels(const Options& options) {
                 print_error_line("halfbyte: not right and not timed: " + wrong);
             }
             if (table) {
-                if (found.difference.empty())
-                    table->print({row.kernel, row.shape, row.place(), fmt::to_string(threads),
-                                  number(found.value), row.unit, number_or_none(found.limit), found.bound,
-                                  found.limit > 0 ? fmt::format("{:.1f} %", 100 * found.share) : "",
-                                  fmt::format("{:.1f} %", 100 * found.timing.spread)});
+                if (!found.difference.empty()) continue;
+                const std::string note = found.limit > 0 ? row.note : "";
+                std::vector<std::string> cells = {
+                    row.kernel,
+                    row.shape,
+                    row.place(),
+                    fmt::to_string(threads),
+                    number(found.value),
+                    row.unit,
+                    number_or_none(found.limit),
+                    found.bound + mark_of(note),
+                    found.limit > 0 ? fmt::format("{:.1f} %", 100 * found.share) : "",
+                    fmt::format("{:.1f} %", 100 * found.timing.spread)};
+                if (csv) cells.push_back(note);
+                table->print(cells);
                 continue;
             }
             const bool bounded = found.limit > 0, right = found.difference.empty();
@@ -337,6 +360,7 @@ int run_kernels(const Options& options) {
             json_rows.push_back(std::move(json));
         }
     }
+    for (size_t i = 0; i < notes.size(); i++) fmt::print("\n[{}] {}\n", i + 1, notes[i]);
     if (options.common.json()) {
         Json json = header_json(machines);
         json["rows"] = json_rows;

@@ -52,8 +52,8 @@ class Kernels(TestCase):
         arguments = ["bench", "kernels", "--filter", FILTER, "--threads", "1", *QUICK]
         rows = list(csv.reader(io.StringIO(self.ok(*arguments, "--format", "csv").out)))
         self.assertEqual(rows[0], ["kernel", "shape", "from", "threads", "value", "unit", "limit", "bound", "share", "spread",
-                                   "version", "date", "processor", "cpu_level"])
-        self.assertEqual({len(row) for row in rows}, {14})
+                                   "note", "version", "date", "processor", "cpu_level"])
+        self.assertEqual({len(row) for row in rows}, {15})
         names = [row[0] for row in rows[1:]]
         self.assertEqual(names[-2:], ["quantize_bf16", "matmul_w4a4"])
         self.assertEqual(set(names[:-2]), {"machine"})
@@ -68,6 +68,27 @@ class Kernels(TestCase):
         text = self.ok(*arguments).out
         self.assertRegex(text, r"(?m)^matmul_w4a4 +M=1 N=256 K=2048 +L2 +1 +[\d.]+  GMAC/s")
         self.assertRegex(text, r"^halfbyte [\d.]+, 20\S+Z, .*CPU level \w+")
+
+    def test_every_form_says_what_scales_and_chains_leave_of_the_int8_peak(self):
+        arguments = ["bench", "kernels", "--filter", "^matmul_w4a4 M=(1|8|16) .* L2$", "--threads", "1", *QUICK]
+        note = "block scales and chains leave 57 to 67 % of the int8 peak"
+        value = self.json(*arguments)
+        if value["cpu_level"] == "scalar":
+            self.skipTest("the scalar level has no int8 peak")
+        self.assertEqual([row.get("note") for row in value["rows"]], [None, note, note])
+        rows = list(csv.reader(io.StringIO(self.ok(*arguments, "--format", "csv").out)))
+        self.assertEqual([row[rows[0].index("note")] for row in rows[-3:]], ["", note, note])
+        self.assertEqual({row[rows[0].index("bound")] for row in rows[-2:]}, {"int8"})
+        for form, pattern in [("text", r"(?m)^matmul_w4a4 +M=(\d+) .*GMAC/s +[\d.]+  (.*?)  +[\d.]+ %"),
+                              ("md", r"(?m)^\| matmul_w4a4 \| M=(\d+) .*\| GMAC/s \| [\d.]+ \| ([^|]*) \|")]:
+            out = self.ok(*arguments, "--format", form).out
+            bounds = dict(re.findall(pattern, out))
+            self.assertEqual((bounds["8"], bounds["16"]), ("int8 [1]", "int8 [1]"))
+            self.assertNotIn("[", bounds["1"])
+            self.assertTrue(out.endswith(f"\n\n[1] {note}\n"), out)
+            self.assertEqual(out.count(note), 1)
+            plain = self.ok("bench", "kernels", "--filter", "^quantize_bf16 1x1536 L2$", "--threads", "1", *QUICK, "--format", form).out
+            self.assertNotIn("[1]", plain)
 
     def test_a_filter_without_rows(self):
         self.refused(USAGE, ["--filter nothing: matches no row", "matmul_w4a4", "'quantize_bf16 1x1536 L2'"], "bench", "kernels",
