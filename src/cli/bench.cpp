@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <ctime>
+#include <iterator>
 #include <regex>
 #include <set>
 
