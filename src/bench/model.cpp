@@ -86,6 +86,18 @@ Work generate_work(const checkpoint::Checkpoint& source, model::Arithmetic arith
     return work;
 }
 
+void check_model(const checkpoint::Checkpoint& source, const ModelOptions& options) {
+    model::check_architecture(source);
+    const checkpoint::ModelConfig& config = source.config();
+    const std::string where = source.path().string();
+    const auto advice = [&](const char* option) {
+        return fmt::format("give {} {} or less; 0 leaves the test out", option, config.max_positions);
+    };
+    model::check_positions(config, options.prompt, where, advice("-p"));
+    model::check_positions(config, options.generated, where, advice("-n"));
+    model::check_positions(config, first_prompt, where + ": the first token");
+}
+
 ModelResult measure_model(const Context& context, const std::filesystem::path& path, const Limits& limits,
                           const ModelOptions& options, const Progress& progress) {
     ModelResult result;
@@ -93,8 +105,7 @@ ModelResult measure_model(const Context& context, const std::filesystem::path& p
     const double start = wall_seconds();
     const auto source = checkpoint::open_checkpoint(path);
     const auto& config = source->config();
-    model::check_positions(config, std::max({options.prompt, options.generated, first_prompt}),
-                           source->path().string());
+    check_model(*source, options);
     const auto decoder = model::load_decoder(context, *source, options.arithmetic, progress);
     result.load_seconds = wall_seconds() - start;
 

@@ -46,7 +46,11 @@ struct ModelResult {
 Work prompt_work(const checkpoint::Checkpoint& source, model::Arithmetic arithmetic, int64_t tokens);
 Work generate_work(const checkpoint::Checkpoint& source, model::Arithmetic arithmetic, int64_t tokens);
 
-// Each test once to warm up, then `repeats` times. Errors: usage (a context too short), those of opening.
+// What measure_model asks of a model before it loads it, to ask before anything is measured. Error
+// (unsupported): the architecture; (usage): a context too short.
+void check_model(const checkpoint::Checkpoint& source, const ModelOptions& options);
+
+// Each test once to warm up, then `repeats` times. Errors: those of check_model and of opening.
 ModelResult measure_model(const Context& context, const std::filesystem::path& path, const Limits& limits,
                           const ModelOptions& options, const Progress& progress);
 

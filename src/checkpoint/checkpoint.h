@@ -103,7 +103,8 @@ class Checkpoint {
     virtual ~Checkpoint() = default;
 
     virtual const std::filesystem::path& path() const = 0;
-    // "Hugging Face folder", "compressed-tensors NVFP4 (W4A4)", "GGUF"
+    // "Hugging Face folder", "compressed-tensors NVFP4 (W4A4)", "GGUF"; every scheme that a layer has, as in
+    // "compressed-tensors NVFP4 (W4A4) and NVFP4A16 (W4A16)"
     virtual std::string description() const = 0;
     virtual const ModelConfig& config() const = 0;
     virtual const CompanionFiles& companions() const = 0;

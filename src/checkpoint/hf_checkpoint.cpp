@@ -1,5 +1,8 @@
 // A Hugging Face folder: config.json, safetensors, tokenizer; dense, or quantised in the dialects of
 // compressed-tensors and FP-Quant.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <cstring>
 #include <set>
 
@@ -149,13 +152,15 @@ class HfCheckpoint final : public Checkpoint {
     }
 
     std::string description() const override {
-        const auto kind = scheme();
-        if (!kind) return "Hugging Face folder";
-        const auto text = [](Scheme part) {
-            return fmt::format("{} ({})", halfbyte::checkpoint::name_of(part), bits_of(part));
-        };
-        const bool both = kind != Scheme::fp8a16 && !fp8_.empty();
-        return fmt::format("{} {}{}", dialect_, text(*kind), both ? " and " + text(Scheme::fp8a16) : "");
+        std::set<Scheme> schemes;
+        for (const auto& [name, linear] : nvfp4_)
+            schemes.insert(linear.input_scale ? Scheme::nvfp4 : Scheme::nvfp4a16);
+        if (!fp8_.empty()) schemes.insert(Scheme::fp8a16);
+        if (schemes.empty()) return "Hugging Face folder";
+        std::vector<std::string> texts;
+        for (const Scheme scheme : schemes)
+            texts.push_back(fmt::format("{} ({})", halfbyte::checkpoint::name_of(scheme), bits_of(scheme)));
+        return fmt::format("{} {}", dialect_, fmt::join(texts, " and "));
     }
 
     const uint8_t* read(const std::string& name, int64_t first_row, int64_t rows,

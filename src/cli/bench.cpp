@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <charconv>
 #include <ctime>
+#include <iterator>
 #include <regex>
 #include <set>
 
@@ -20,6 +23,8 @@
 namespace halfbyte::cli {
 namespace {
 
+constexpr int max_threads = 4096;
+
 struct Options {
     CommonOptions common;
     std::string subject = "model", model, arithmetic = "kernel", filter;
@@ -27,6 +32,39 @@ struct Options {
     bench::ModelOptions bench;
     double min_time = 0.5;
 };
+
+// ---- values of options
+
+// "1,4": numbers of threads, each once. The option takes the whole text, since CLI11 drops what is empty
+// between commas.
+std::vector<int> parse_threads(const std::string& text) {
+    std::vector<int> numbers;
+    for (size_t begin = 0; begin <= text.size();) {
+        const size_t end = std::min(text.find(',', begin), text.size());
+        const std::string part = text.substr(begin, end - begin);
+        int number = 0;
+        const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+        if (error != std::errc() || rest != part.data() + part.size() || number < 1 || number > max_threads)
+            throw CLI::ConversionError(
+                fmt::format("--threads {}: {} stands where a whole number, 1 to {}, is needed", text,
+                            part.empty() ? "nothing" : "'" + part + "'", max_threads));
+        if (std::ranges::find(numbers, number) != numbers.end())
+            throw CLI::ConversionError(
+                fmt::format("--threads {}: {} is given twice; give each number once", text, number));
+        numbers.push_back(number);
+        begin = end + 1;
+    }
+    return numbers;
+}
+
+// Empty, or what is wrong. CLI11's own range takes nan.
+std::string seconds_problem(const std::string& text) {
+    double seconds = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, seconds);
+    const bool right = error == std::errc() && rest == end && seconds >= 0 && seconds <= 3600;
+    return right ? "" : fmt::format("{}: a number of seconds, 0 to 3600, is needed", text);
+}
 
 // ---- one table in three forms, a row at a time
 
@@ -36,12 +74,30 @@ struct Column {
     bool left = false;
 };
 
+// What is the same in every row. Text and md say it in lines above the table, csv, where every line is a row,
+// in columns behind the others.
+struct Constant {
+    const char* name;
+    std::string value;
+};
+
+std::string csv_cell(const std::string& text) {
+    if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+    return '"' + CLI::detail::find_and_replace(text, "\"", "\"\"") + '"';
+}
+
 class Table {
   public:
-    Table(std::string format, std::vector<Column> columns)
+    Table(std::string format, std::vector<Column> columns, const std::vector<Constant>& constants)
         : format_(std::move(format)), columns_(std::move(columns)) {
         std::vector<std::string> names;
         for (const Column& column : columns_) names.emplace_back(column.name);
+        if (format_ == "csv") {
+            for (const Constant& constant : constants) names.emplace_back(constant.name);
+            print(names);
+            for (const Constant& constant : constants) end_of_row_ += "," + csv_cell(constant.value);
+            return;
+        }
         print(names);
         if (format_ == "md") {
             for (const Column& column : columns_) fmt::print("|{}", column.left ? " --- " : " ---: ");
@@ -51,10 +107,12 @@ class Table {
     void print(const std::vector<std::string>& cells) const {
         std::string line;
         for (size_t i = 0; i < cells.size(); i++) {
+            if (format_ == "csv") {
+                line += (i == 0 ? "" : ",") + csv_cell(cells[i]);
+                continue;
+            }
             const Column& column = columns_[i];
-            if (format_ == "csv")
-                line += (i == 0 ? "" : ",") + cells[i];
-            else if (format_ == "md")
+            if (format_ == "md")
                 line += "| " + cells[i] + " ";
             else
                 line += fmt::format("{}{:{}}", i == 0 ? "" : "  ",
@@ -63,6 +121,7 @@ class Table {
         }
         if (format_ == "md") line += "|";
         while (line.ends_with(' ')) line.pop_back();
+        line += end_of_row_;
         fmt::print("{}\n", line);
         flush_results();
     }
@@ -70,6 +129,7 @@ class Table {
   private:
     std::string format_;
     std::vector<Column> columns_;
+    std::string end_of_row_;  // of csv
 };
 
 std::string number(double value) {
@@ -150,12 +210,28 @@ Json header_json(const std::vector<Machine>& machines) {
             {"limits", limits}};
 }
 
-void print_header(const Options& options, const std::vector<Machine>& machines) {
+// Two paragraphs in md.
+void print_header(const Options& options, const std::vector<Machine>& machines,
+                  const std::string& description = {}) {
     if (options.common.format == "csv") return;
+    const bool md = options.common.format == "md";
     const bench::CacheSizes caches = bench::cache_sizes();
-    fmt::print("halfbyte {}, {}, {}, CPU level {}, L2 {} KiB, largest cache {} MiB{}\n\n", version, date(),
+    fmt::print("halfbyte {}, {}, {}, CPU level {}, L2 {} KiB, largest cache {} MiB{}\n", version, date(),
                proc_value("/proc/cpuinfo", "model name"), name_of(machines[0].context->level()),
-               caches.l2 >> 10, caches.last_level >> 20, options.common.format == "md" ? "." : "");
+               caches.l2 >> 10, caches.last_level >> 20, md ? ".\n" : "");
+    if (!description.empty()) {
+        const char* quote = md ? "`" : "";
+        fmt::print("{}{}{}: {}, arithmetic {}{}\n", quote, options.model, quote, description,
+                   options.arithmetic, md ? ".\n" : "");
+    }
+    if (!md) fmt::print("\n");
+}
+
+std::vector<Constant> constants_of(const std::vector<Machine>& machines) {
+    return {{"version", std::string(version)},
+            {"date", date()},
+            {"processor", proc_value("/proc/cpuinfo", "model name")},
+            {"cpu_level", std::string(name_of(machines[0].context->level()))}};
 }
 
 // ---- kernels
@@ -197,26 +273,41 @@ int run_kernels(const Options& options) {
     const std::vector<Machine> machines = measure_machine(options, progress);
     const std::string level(name_of(machines[0].context->level()));
 
+    const bool csv = options.common.format == "csv";
     std::optional<Table> table;
     if (!options.common.json()) {
         print_header(options, machines);
-        table.emplace(options.common.format, std::vector<Column>{{"kernel", 26, true},
-                                                                 {"shape", 32, true},
-                                                                 {"from", 6, true},
-                                                                 {"threads", 7},
-                                                                 {"value", 8},
-                                                                 {"unit", 8, true},
-                                                                 {"limit", 8},
-                                                                 {"bound", 11, true},
-                                                                 {"share", 7},
-                                                                 {"spread", 6}});
+        std::vector<Column> columns = {
+            {"kernel", 26, true}, {"shape", 32, true}, {"from", 6, true},   {"threads", 7}, {"value", 8},
+            {"unit", 8, true},    {"limit", 8},        {"bound", 15, true}, {"share", 7},   {"spread", 6}};
+        if (csv) columns.push_back({"note", 0, true});
+        table.emplace(options.common.format, std::move(columns), constants_of(machines));
         for (const Machine& machine : machines)
             for (const NamedLimit& limit : named(machine.limits))
-                if (limit.limit != nullptr)
-                    table->print({"machine", limit.name, "", fmt::to_string(machine.limits.threads),
-                                  number(limit.limit->value), limit.unit, "", "", "",
-                                  fmt::format("{:.1f} %", 100 * limit.limit->spread)});
+                if (limit.limit != nullptr) {
+                    std::vector<std::string> cells = {"machine",
+                                                      limit.name,
+                                                      "",
+                                                      fmt::to_string(machine.limits.threads),
+                                                      number(limit.limit->value),
+                                                      limit.unit,
+                                                      "",
+                                                      "",
+                                                      "",
+                                                      fmt::format("{:.1f} %", 100 * limit.limit->spread)};
+                    if (csv) cells.emplace_back();
+                    table->print(cells);
+                }
     }
+    // csv has a column for the notes; in text and md "[1]" behind the bound stands for one, told below the
+    // table.
+    std::vector<std::string> notes;
+    const auto mark_of = [&](const std::string& note) {
+        if (csv || note.empty()) return std::string();
+        auto place = std::ranges::find(notes, note);
+        if (place == notes.end()) place = notes.insert(place, note);
+        return fmt::format(" [{}]", place - notes.begin() + 1);
+    };
     Json json_rows = Json::array();
     std::string wrong;
     int64_t done = 0;
@@ -234,11 +325,21 @@ int run_kernels(const Options& options) {
                 print_error_line("halfbyte: not right and not timed: " + wrong);
             }
             if (table) {
-                if (found.difference.empty())
-                    table->print({row.kernel, row.shape, row.place(), fmt::to_string(threads),
-                                  number(found.value), row.unit, number_or_none(found.limit), found.bound,
-                                  found.limit > 0 ? fmt::format("{:.1f} %", 100 * found.share) : "",
-                                  fmt::format("{:.1f} %", 100 * found.timing.spread)});
+                if (!found.difference.empty()) continue;
+                const std::string note = found.limit > 0 ? row.note : "";
+                std::vector<std::string> cells = {
+                    row.kernel,
+                    row.shape,
+                    row.place(),
+                    fmt::to_string(threads),
+                    number(found.value),
+                    row.unit,
+                    number_or_none(found.limit),
+                    found.bound + mark_of(note),
+                    found.limit > 0 ? fmt::format("{:.1f} %", 100 * found.share) : "",
+                    fmt::format("{:.1f} %", 100 * found.timing.spread)};
+                if (csv) cells.push_back(note);
+                table->print(cells);
                 continue;
             }
             const bool bounded = found.limit > 0, right = found.difference.empty();
@@ -260,6 +361,7 @@ int run_kernels(const Options& options) {
             json_rows.push_back(std::move(json));
         }
     }
+    for (size_t i = 0; i < notes.size(); i++) fmt::print("\n[{}] {}\n", i + 1, notes[i]);
     if (options.common.json()) {
         Json json = header_json(machines);
         json["rows"] = json_rows;
@@ -277,23 +379,28 @@ int run_model(const Options& options) {
     const auto source = open_model(options.common, options.model);
     check(options.arithmetic == "kernel" || source->scheme(), ErrorKind::usage,
           "--arithmetic {}: {} is not quantised", options.arithmetic, options.model);
-    const int64_t positions = std::max(options.bench.prompt, options.bench.generated);
-    model::check_positions(source->config(), positions, options.model);
+    bench::check_model(*source, options.bench);
     bench::ModelOptions bench_options = options.bench;
     if (options.arithmetic == "w4a16") bench_options.arithmetic = model::Arithmetic::w4a16;
     const std::vector<Machine> machines = measure_machine(options, progress);
 
     std::optional<Table> table;
     if (!options.common.json()) {
-        print_header(options, machines);
-        table.emplace(options.common.format, std::vector<Column>{{"test", 12, true},
-                                                                 {"threads", 7},
-                                                                 {"value", 9},
-                                                                 {"deviation", 9},
-                                                                 {"unit", 8, true},
-                                                                 {"limit", 9},
-                                                                 {"bound", 11, true},
-                                                                 {"share", 7}});
+        print_header(options, machines, source->description());
+        std::vector<Constant> constants = {{"model", options.model},
+                                           {"description", source->description()},
+                                           {"arithmetic", options.arithmetic}};
+        std::ranges::copy(constants_of(machines), std::back_inserter(constants));
+        table.emplace(options.common.format,
+                      std::vector<Column>{{"test", 12, true},
+                                          {"threads", 7},
+                                          {"value", 9},
+                                          {"deviation", 9},
+                                          {"unit", 8, true},
+                                          {"limit", 9},
+                                          {"bound", 11, true},
+                                          {"share", 7}},
+                      constants);
         for (const Machine& machine : machines)
             for (const NamedLimit& limit : named(machine.limits))
                 if (limit.limit != nullptr)
@@ -397,18 +504,18 @@ Command add_bench(CLI::App& program) {
     command
         ->add_option("--min-time", options->min_time,
                      "Seconds to measure each limit and each kernel; 0: three calls")
-        ->check(CLI::Range(0.0, 3600.0))
+        ->check(CLI::Validator([](const std::string& text) { return seconds_problem(text); },
+                               "FLOAT in [0 - 3600]"))
         ->capture_default_str();
     // These two take more here than in other commands.
     for (const char* name : {"--threads", "--format"}) command->remove_option(command->get_option(name));
     const std::string group = "Common options";
     command
-        ->add_option(
-            "--threads", options->threads,
+        ->add_option_function<std::string>(
+            "--threads", [options](const std::string& text) { options->threads = parse_threads(text); },
             "Threads to use, with commas between several numbers; 1 and all that the process may use by "
             "default")
-        ->delimiter(',')
-        ->check(CLI::Range(1, 4096))
+        ->type_name(fmt::format("N:N in [1 - {}]", max_threads))
         ->group(group);
     command->add_option("--format", options->common.format, "Form of the result on stdout")
         ->check(CLI::IsMember({"text", "md", "csv", "json"}))

@@ -38,10 +38,15 @@ std::unique_ptr<Decoder> load_decoder(const Context& context, const checkpoint::
     return family_of(source).load(context, source, arithmetic, progress);
 }
 
-void check_positions(const checkpoint::ModelConfig& config, int64_t positions, std::string_view where) {
+void check_architecture(const checkpoint::Checkpoint& source) {
+    family_of(source);
+}
+
+void check_positions(const checkpoint::ModelConfig& config, int64_t positions, std::string_view where,
+                     std::string_view advice) {
     check(positions <= config.max_positions || config.max_positions == 0, ErrorKind::usage,
-          "{}{}{} positions are needed, the model's context has {}", where, where.empty() ? "" : ": ",
-          positions, config.max_positions);
+          "{}{}{} positions are needed, the model's context has {}{}{}", where, where.empty() ? "" : ": ",
+          positions, config.max_positions, advice.empty() ? "" : "; ", advice);
 }
 
 std::vector<std::vector<std::string>> linear_groups(const checkpoint::Checkpoint& source) {

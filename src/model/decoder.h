@@ -54,9 +54,13 @@ class Decoder {
 std::unique_ptr<Decoder> load_decoder(const Context& context, const checkpoint::Checkpoint& source,
                                       Arithmetic arithmetic, const Progress& progress = {});
 
-// Error (usage), which begins with `where` if that is given, if the model's context has fewer positions. An
-// architecture that is known by name only is not asked.
-void check_positions(const checkpoint::ModelConfig& config, int64_t positions, std::string_view where = {});
+// The same error, before anything is loaded.
+void check_architecture(const checkpoint::Checkpoint& source);
+
+// Error (usage) if the model's context has fewer positions; it begins with `where` and ends with `advice`, if
+// they are given. An architecture that is known by name only is not asked.
+void check_positions(const checkpoint::ModelConfig& config, int64_t positions, std::string_view where = {},
+                     std::string_view advice = {});
 
 // The linear layers by name, in order, as groups: those that inference engines run fused (q/k/v, gate/up)
 // stand together, since they must share one weight scale. lm_head is last, also when it is tied to the

@@ -235,8 +235,10 @@ Plan make_plan(const Checkpoint& source, const QuantizeOptions& options) {
             " groups of layers that engines run fused (q/k/v, gate/up); vLLM may refuse that");
     for (const std::string& pattern : ignore.unused(all))
         plan.warnings.push_back("--ignore '" + pattern + "' matches no linear layer of this model");
-    check(!plan.groups.empty(), ErrorKind::usage, "{}: the --ignore patterns leave no layer to quantise",
-          source.path().string());
+    // The new folder is one of the scheme, and says so: in its README, its metadata and its config.json.
+    check(!plan.groups.empty(), ErrorKind::usage,
+          "{}: the --ignore patterns leave no layer{} to quantise; --scheme {} needs one, ignore fewer",
+          source.path().string(), options.head ? " but lm_head" : "", name_of(options.scheme));
     if (options.head == Scheme::nvfp4a16) {
         const int64_t k = cols_of(source.dense().at(weight_of(plan, head_module)));
         check(k % 16 == 0, ErrorKind::unsupported,

@@ -51,8 +51,9 @@ class Kernels(TestCase):
     def test_tables(self):
         arguments = ["bench", "kernels", "--filter", FILTER, "--threads", "1", *QUICK]
         rows = list(csv.reader(io.StringIO(self.ok(*arguments, "--format", "csv").out)))
-        self.assertEqual(rows[0], ["kernel", "shape", "from", "threads", "value", "unit", "limit", "bound", "share", "spread"])
-        self.assertEqual({len(row) for row in rows}, {10})
+        self.assertEqual(rows[0], ["kernel", "shape", "from", "threads", "value", "unit", "limit", "bound", "share", "spread",
+                                   "note", "version", "date", "processor", "cpu_level"])
+        self.assertEqual({len(row) for row in rows}, {15})
         names = [row[0] for row in rows[1:]]
         self.assertEqual(names[-2:], ["quantize_bf16", "matmul_w4a4"])
         self.assertEqual(set(names[:-2]), {"machine"})
@@ -67,6 +68,27 @@ class Kernels(TestCase):
         text = self.ok(*arguments).out
         self.assertRegex(text, r"(?m)^matmul_w4a4 +M=1 N=256 K=2048 +L2 +1 +[\d.]+  GMAC/s")
         self.assertRegex(text, r"^halfbyte [\d.]+, 20\S+Z, .*CPU level \w+")
+
+    def test_every_form_says_what_scales_and_chains_leave_of_the_int8_peak(self):
+        arguments = ["bench", "kernels", "--filter", "^matmul_w4a4 M=(1|8|16) .* L2$", "--threads", "1", *QUICK]
+        note = "block scales and chains leave 57 to 67 % of the int8 peak"
+        value = self.json(*arguments)
+        if value["cpu_level"] == "scalar":
+            self.skipTest("the scalar level has no int8 peak")
+        self.assertEqual([row.get("note") for row in value["rows"]], [None, note, note])
+        rows = list(csv.reader(io.StringIO(self.ok(*arguments, "--format", "csv").out)))
+        self.assertEqual([row[rows[0].index("note")] for row in rows[-3:]], ["", note, note])
+        self.assertEqual({row[rows[0].index("bound")] for row in rows[-2:]}, {"int8"})
+        for form, pattern in [("text", r"(?m)^matmul_w4a4 +M=(\d+) .*GMAC/s +[\d.]+  (.*?)  +[\d.]+ %"),
+                              ("md", r"(?m)^\| matmul_w4a4 \| M=(\d+) .*\| GMAC/s \| [\d.]+ \| ([^|]*) \|")]:
+            out = self.ok(*arguments, "--format", form).out
+            bounds = dict(re.findall(pattern, out))
+            self.assertEqual((bounds["8"], bounds["16"]), ("int8 [1]", "int8 [1]"))
+            self.assertNotIn("[", bounds["1"])
+            self.assertTrue(out.endswith(f"\n\n[1] {note}\n"), out)
+            self.assertEqual(out.count(note), 1)
+            plain = self.ok("bench", "kernels", "--filter", "^quantize_bf16 1x1536 L2$", "--threads", "1", *QUICK, "--format", form).out
+            self.assertNotIn("[1]", plain)
 
     def test_a_filter_without_rows(self):
         self.refused(USAGE, ["--filter nothing: matches no row", "matmul_w4a4", "'quantize_bf16 1x1536 L2'"], "bench", "kernels",
@@ -84,6 +106,23 @@ class Kernels(TestCase):
             self.refused(USAGE, [option.strip("-") if option != "-p" else "prompt-tokens"], "bench", "-m", LLMC, f"{option}={value}"
                          if option != "-p" else f"-p{value}")
         self.refused(USAGE, "subject", "bench", "everything")
+        for value in ["nan", "inf", "3601", "-1", "soon", "1s", ""]:
+            self.refused(USAGE, [f"--min-time: {value}: a number of seconds, 0 to 3600, is needed"] if value else "--min-time",
+                         "bench", "kernels", f"--min-time={value}")
+
+    def test_threads_are_numbers_with_commas_between_them(self):
+        for value, problem in [("1,", "nothing stands where"), (",1", "nothing stands where"), ("1,,2", "nothing stands where"),
+                               ("1,0", "'0' stands where"), ("1,4097", "'4097' stands where"), ("1, 2", "' 2' stands where"),
+                               ("0x1", "'0x1' stands where"), ("99999999999", "'99999999999' stands where")]:
+            self.refused(USAGE, [f"--threads {value}: {problem} a whole number, 1 to 4096, is needed"], "bench", "kernels",
+                         f"--threads={value}")
+        for value in ["", ","]:
+            self.refused(USAGE, "--threads", "bench", "kernels", f"--threads={value}")
+        self.refused(USAGE, "--threads 2,1,2: 2 is given twice; give each number once", "bench", "kernels", "--threads", "2,1,2")
+        self.refused(USAGE, "--threads is given more than once", "bench", "kernels", "--threads", "1", "--threads", "2")
+        # A subject behind it is not taken for a number.
+        value = self.json("bench", "--threads", "2,01", "kernels", "--filter", FILTER, *QUICK)
+        self.assertEqual([limits["threads"] for limits in value["limits"]], [2, 1])
 
     def test_a_level_that_the_machine_lacks(self):
         lacking = [level for level in self.json("env")["cpu_levels"] if level["unsupported_reason"]]
@@ -137,21 +176,58 @@ class Model(TestCase):
 
     def test_a_context_too_short(self):
         tiny = TinyModel().write(self.work / "short")
-        self.refused(USAGE, ["256", "512"], "bench", "-m", tiny)
+        # Long enough for the test to run out of time if the machine were measured first.
+        command = ["bench", "-m", tiny, "--min-time", "300"]
+        self.refused(USAGE, ["512 positions are needed, the model's context has 256; give -p 256 or less"], *command)
+        self.refused(USAGE, ["300 positions are needed, the model's context has 256; give -n 256 or less"], *command, "-p", "0", "-n", "300")
+        model = TinyModel()
+        model.config["max_position_embeddings"] = 8  # of these the prompt of the first token needs 16
+        self.refused(USAGE, ["the first token: 16 positions are needed, the model's context has 8"], "bench", "-m",
+                     model.write(self.work / "shorter"), "-p", "4", "-n", "4", "--min-time", "300")
+
+    def test_an_architecture_that_cannot_be_run_is_refused_before_the_machine_is_measured(self):
+        model = TinyModel()
+        model.config["architectures"] = ["MambaForCausalLM"]
+        mamba = model.write(self.work / "mamba")
+        for form in ["text", "md", "csv", "json"]:
+            self.refused(UNSUPPORTED, [mamba, "MambaForCausalLM", "LlamaForCausalLM"], "bench", "-m", mamba, "--min-time", "300",
+                         "--format", form)
 
     def test_a_model_is_needed(self):
         self.refused(USAGE, ["--model is required", "halfbyte bench --help"], "bench")
-        self.refused(support.FAILURE, "/nowhere: no such file", "bench", "-m", "/nowhere")
+        self.refused(support.FAILURE, "/nowhere: no such file", "bench", "-m", "/nowhere", "--min-time", "300")
+        lacking = TinyModel()
+        del lacking.tensors["model.norm.weight"]
+        self.refused(support.MALFORMED, "tensor model.norm.weight is missing", "bench", "-m", lacking.write(self.work / "lacking"),
+                     "--min-time", "300")
 
     def test_tables(self):
-        arguments = ["bench", "-m", LLMC, "-p", "20", "-n", "4", "--repeats", "1", "--threads", "1", *QUICK]
+        model = self.work / 'a "model", of two layers'
+        model.symlink_to(LLMC)
+        arguments = ["bench", "-m", model, "-p", "20", "-n", "4", "--repeats", "1", "--threads", "1", *QUICK]
         rows = list(csv.reader(io.StringIO(self.ok(*arguments, "--format", "csv").out)))
-        self.assertEqual(rows[0], ["test", "threads", "value", "deviation", "unit", "limit", "bound", "share"])
-        self.assertEqual({len(row) for row in rows}, {8})
+        self.assertEqual(rows[0], ["test", "threads", "value", "deviation", "unit", "limit", "bound", "share",
+                                   "model", "description", "arithmetic", "version", "date", "processor", "cpu_level"])
+        self.assertEqual({len(row) for row in rows}, {15})
         self.assertEqual([row[0] for row in rows[-2:]], ["pp20", "tg4"])
         self.assertTrue({"load", "first token"} <= {row[0] for row in rows})
-        self.assertRegex(self.ok(*arguments, "--format", "md").out, r"(?m)^\| tg4 \| 1 \| [\d.]+ \|")
-        self.assertTrue(re.search(r"(?m)^tg4 +1 +[\d.]+", self.ok(*arguments).out))
+        lines = self.ok(*arguments, "--format", "md").out
+        self.assertRegex(lines, r"(?m)^\| tg4 \| 1 \| [\d.]+ \|")
+        text = self.ok(*arguments, "--arithmetic", "w4a16").out
+        self.assertTrue(re.search(r"(?m)^tg4 +1 +[\d.]+", text))
+
+        # What was measured: the same in every row of csv, and in lines above the other tables.
+        machine = self.json("env")
+        processor, level = rows[-1][-2:]
+        self.assertEqual(level, machine["cpu_level"])
+        self.assertEqual({tuple(row[8:11]) for row in rows[1:]}, {(str(model), "compressed-tensors NVFP4 (W4A4)", "kernel")})
+        self.assertEqual({tuple(row[-2:]) for row in rows[1:]}, {(processor, level)})
+        for row in rows[1:]:
+            self.assertRegex(row[12], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        self.assertRegex(lines, rf"\Ahalfbyte [\d.]+, 20\S+Z, {re.escape(processor)}, CPU level {level}, [^\n]+\.\n\n"
+                                rf"`{re.escape(str(model))}`: compressed-tensors NVFP4 \(W4A4\), arithmetic kernel\.\n\n\| test \|")
+        self.assertRegex(text, rf"\Ahalfbyte [\d.]+, 20\S+Z, {re.escape(processor)}, CPU level {level}, [^\n]+\n"
+                               rf"{re.escape(str(model))}: compressed-tensors NVFP4 \(W4A4\), arithmetic w4a16\n\ntest ")
 
 
 if __name__ == "__main__":

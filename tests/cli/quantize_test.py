@@ -572,6 +572,11 @@ class Head(QuantizeCase):
                         self.assertEqual(report["quantized_layers"], len(MODULES) + 1)
                         seen = self.json("inspect", out, "--tensors")
                         self.assertEqual(seen["scheme"], scheme)
+                        schemes = ["NVFP4 (W4A4)" if scheme == "NVFP4" else "NVFP4A16 (W4A16)"]
+                        if head == "fp8" or scheme == "NVFP4":
+                            schemes.append("FP8A16 (W8A16)" if head == "fp8" else "NVFP4A16 (W4A16)")
+                        self.assertEqual(seen["dialect"], "compressed-tensors " + " and ".join(schemes))
+                        self.assertIn(seen["dialect"], self.ok("inspect", out).out)
                         count = {"NVFP4": len(MODULES), "FP8": 1} if head == "fp8" else {"NVFP4": len(MODULES) + 1}
                         self.assertEqual(seen["formats"], {**count, "BF16": report["dense_tensors"]})
                         self.assertEqual(seen["bits_per_weight"], report["bits_per_weight"])
@@ -619,6 +624,16 @@ class Head(QuantizeCase):
                 layers = self.json("inspect", quip)["transforms"]["layers"]
                 self.assertEqual({layer["module"] for layer in layers}, set(MODULES))
                 self.json("logits", "-m", quip, "--tokens", "1,2,3", "-o", quip / "logits.safetensors")
+
+    def test_a_head_alone_is_no_file_of_the_scheme(self):
+        ignored = ["--ignore", "re:.*proj"]
+        out = self.work / "alone"
+        for head in ["fp8", "nvfp4"]:
+            self.refused(USAGE, [self.models[True], "leave no layer but lm_head to quantise; --scheme NVFP4A16 needs one, ignore fewer"],
+                         *self.quantize(self.models[True], out, "--head", head, *ignored))
+        self.refused(USAGE, "leave no layer to quantise; --scheme NVFP4A16 needs one, ignore fewer",
+                     *self.quantize(self.models[True], out, *ignored, "--ignore", "lm_head"))
+        self.assertFalse(out.exists())
 
     def test_dry_run_shards_and_text(self):
         for head, line in [("fp8", "lm_head: FP8 weights of its own, in the source it shares the embedding's"),
