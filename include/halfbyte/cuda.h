@@ -73,10 +73,6 @@ struct UnpackWeightArgs {
 // d[m,n] = round_T(fl(fl(acc * alpha) + bias[n])), alpha = fl(row_decode[m] * column_decode[n]), acc as in
 // halfbyte::MatmulW4A4Args: the bits are the CPU's. The activations are quantised (a), or x is quantised on
 // the way with the given encode scales, to the same bits.
-//
-// A product may begin to read its weight before the kernels ahead of it in the stream have ended (all else it
-// reads after). So whatever wrote the weight must have been waited for by the host, or have been followed in
-// the stream by a kernel that is no product.
 struct MatmulW4A4Args {
     NvFp4View a;                          // [M, K], any layout; or, with an encode_scale,
     ConstMatrix x;                        // [M, K]

@@ -100,7 +100,7 @@ template <typename T, bool contract>
 void launch_expand_of(const Activations& a, uint32_t tokens, uint8_t* expanded, const Launch& launch) {
     if constexpr (!contract)
         launch_expand<MatrixSource<T, false>>(a, tokens, expanded, launch);
-    else if (a.codes != nullptr)
+    else if (a.encode_scale == nullptr)
         launch_expand<CodesSource>(a, tokens, expanded, launch);
     else
         with_type(a.type, [&](auto element) {

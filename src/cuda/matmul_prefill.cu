@@ -3,6 +3,7 @@
 #include "cuda/device/prefill_activations.cuh"
 #include "cuda/device/prefill_kernel.cuh"
 #include "cuda/operations.h"
+#include "cuda/products.h"
 
 namespace halfbyte::cuda {
 namespace {
@@ -53,25 +54,14 @@ PrefillProblem problem_of(const Args& args, DType x_type) {
     problem.strips = uint32_t(gpu_strips(args.w.n));
     problem.groups = uint32_t(gpu_groups(args.w.k));
     problem.unscale = x_type == DType::f16 ? Fragments<__half>::unscale : Fragments<__nv_bfloat16>::unscale;
-    ProductOutput& output = problem.output;
-    output.rows = uint32_t(args.d.rows);
-    output.columns = uint32_t(args.w.n);
-    if constexpr (std::is_same_v<Args, MatmulW4A4Args>) {
-        output.row_decode = args.row_decode;
-        output.row_decode_per_row = args.row_decode_per_row;
-    }
-    output.column_decode = args.column_decode;
-    output.bias = args.bias;
-    output.bias_type = args.bias_type;
-    output.d = args.d.data;
-    output.type = args.d.type;
-    output.stride = args.d.stride;
+    problem.output = output_of(args, 0, args.d.rows);
     return problem;
 }
 
 template <Accumulation accumulation, typename Args>
 std::string reason(const Args& args, const DeviceInfo& device) {
-    if (args.accumulation != accumulation) return "another accumulation is asked for";
+    const std::string other = accumulation_reason(args.accumulation, accumulation);
+    if (!other.empty()) return other;
     if (device.major != 9) return "wgmma is an instruction of compute capability 9.0 alone";
     if (args.w.k == 0) return "K = 0: there is nothing to multiply";
     return "";

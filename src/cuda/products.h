@@ -13,7 +13,7 @@ inline Activations activations_of(const MatmulW4A4Args& args) {
     Activations a;
     a.rows = uint32_t(args.d.rows);
     a.k = uint32_t(args.w.k);
-    if (args.a.codes != nullptr || args.x.data == nullptr) {
+    if (args.encode_scale == nullptr) {
         a.codes = args.a.codes;
         a.scales = args.a.block_scales;
         a.layout = args.a.shape.layout;

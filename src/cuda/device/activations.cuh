@@ -18,10 +18,10 @@ constexpr int pair_bytes(int tokens) {
     return 64 * tokens;
 }
 
-// Quantised codes, or a matrix x that is used as it is, or quantised with encode_scale.
+// Quantised codes, or a matrix x that is used as it is or, with an encode_scale, quantised.
 struct Activations {
     uint32_t first = 0, rows = 0, k = 0;  // rows [first, first + rows) of what follows
-    const uint8_t* codes = nullptr;       // [rows, padded_blocks * 8]; null: x
+    const uint8_t* codes = nullptr;       // [rows, padded_blocks * 8], or x
     const uint8_t* scales = nullptr;
     ScaleLayout layout = ScaleLayout::linear;
     uint32_t padded_blocks = 0;
@@ -132,8 +132,10 @@ struct MatrixSource {
 // Writes them: a thread for each token of each pair; `pairs` of K rounded up to whole groups of 64 elements.
 template <typename Source>
 __global__ void expand_activations(const Activations a, uint32_t tokens, uint32_t pairs, uint8_t* expanded) {
-    ptx::let_next_kernel_start();
+    // In this order: the product behind this kernel reads its weight at once, and what is ahead of this
+    // kernel may have packed it.
     ptx::wait_for_previous_kernel();
+    ptx::let_next_kernel_start();
     const uint32_t item = blockIdx.x * blockDim.x + threadIdx.x, token = item % tokens, pair = item / tokens;
     if (pair >= pairs) return;
     const Source source{a};
