@@ -1,15 +1,15 @@
 #include "core/cgroup.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "support/temporary_folder.h"
 
 namespace halfbyte {
 namespace {
@@ -17,21 +17,10 @@ namespace {
 // A folder in the place of "/".
 class Tree {
   public:
-    Tree() {
-        std::string name = (std::filesystem::temp_directory_path() / "halfbyte-cgroup-XXXXXX").string();
-        if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-        root_ = name;
-    }
-    ~Tree() {
-        std::error_code ignored;
-        std::filesystem::remove_all(root_, ignored);
-    }
-    Tree(const Tree&) = delete;
-    Tree& operator=(const Tree&) = delete;
-
     Tree& put(const std::string& path, const std::string& text) {
-        std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-        std::ofstream(root_ + path) << text;
+        const std::string file = root() + path;
+        std::filesystem::create_directories(std::filesystem::path(file).parent_path());
+        std::ofstream(file) << text;
         return *this;
     }
     Tree& groups(const std::string& text) { return put("/proc/self/cgroup", text); }
@@ -40,10 +29,11 @@ class Tree {
         put(folder + "/cpu.cfs_quota_us", quota + "\n");
         return put(folder + "/cpu.cfs_period_us", period + "\n");
     }
-    int processors() const { return cgroup_processors(root_); }
+    int processors() const { return cgroup_processors(root()); }
 
   private:
-    std::string root_;
+    std::string root() const { return folder_.path().string(); }
+    test::TemporaryFolder folder_;
 };
 
 const std::string v2_mount =
