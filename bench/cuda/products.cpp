@@ -20,7 +20,6 @@ namespace halfbyte::bench {
 namespace {
 
 using conformance::DeviceMemory;
-using cuda::MatmulSize;
 
 constexpr float G = 33.6f;  // 2688 / 80: the largest outliers of Content::normal reach 80
 constexpr int64_t rotated_bytes = 1100 << 20;
@@ -297,17 +296,31 @@ double time_cublas(const Context& context, const ProductRow& row, std::string& n
                     });
 }
 
+bool is_w4a16(const ProductRow& row) {
+    return row.operation.starts_with("matmul_w4a16");
+}
+Accumulation accumulation_of(const ProductRow& row) {
+    if (row.operation.ends_with("_library")) return Accumulation::library;
+    return is_w4a16(row) || row.operation.ends_with("_tensor_core") ? Accumulation::tensor_core
+                                                                    : Accumulation::contract;
+}
+
 std::vector<ProductOutcome> run_row(const Context& context, const ProductRow& row) {
-    const bool library = row.operation.ends_with("_library");
-    const bool tensor_core = row.operation.ends_with("_tensor_core");
-    if (row.operation.starts_with("matmul_w4a16"))
-        return run_kernels(
-            context, context.bench.kernels.matmul_w4a16,
-            context.weights.w4a16(row.m, library ? Accumulation::library : Accumulation::tensor_core), row);
+    if (is_w4a16(row))
+        return run_kernels(context, context.bench.kernels.matmul_w4a16,
+                           context.weights.w4a16(row.m, accumulation_of(row)), row);
     return run_kernels(context, context.bench.kernels.matmul_w4a4,
-                       context.weights.w4a4(row.m, row.operation.ends_with("_fused"),
-                                            tensor_core ? Accumulation::tensor_core : Accumulation::contract),
+                       context.weights.w4a4(row.m, row.operation.ends_with("_fused"), accumulation_of(row)),
                        row);
+}
+
+int64_t scratch_bytes_of(const ProductRow& row) {
+    const Matrix d = {.rows = row.m, .cols = row.n};
+    if (is_w4a16(row))
+        return cuda::matmul_scratch_bytes(cuda::MatmulW4A16Args{
+            .w = {nullptr, row.n, row.k}, .d = d, .accumulation = accumulation_of(row)});
+    return cuda::matmul_scratch_bytes(
+        cuda::MatmulW4A4Args{.w = {nullptr, row.n, row.k}, .d = d, .accumulation = accumulation_of(row)});
 }
 
 }  // namespace
@@ -351,9 +364,8 @@ void run_products(const Bench& bench, const std::vector<ProductRow>& rows,
         const int64_t n = rows[begin].n, k = rows[begin].k;
         int64_t most_rows = 0, scratch = cuda::lt_workspace_bytes;
         for (end = begin; end < rows.size() && rows[end].n == n && rows[end].k == k; end++) {
-            const MatmulSize size = {rows[end].m, n, k};
-            most_rows = std::max(most_rows, size.m);
-            scratch = std::max(scratch, cuda::matmul_scratch_bytes(size));
+            most_rows = std::max(most_rows, rows[end].m);
+            scratch = std::max(scratch, scratch_bytes_of(rows[end]));
         }
         const Weights weights(bench, n, k, most_rows);
         const DeviceMemory memory(scratch);
