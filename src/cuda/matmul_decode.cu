@@ -2,9 +2,6 @@
 // of its operands first, by a small kernel of their own. More than 64 tokens (fewer where shared memory is
 // small) are done in passes.
 #include <algorithm>
-#include <map>
-#include <mutex>
-#include <tuple>
 
 #include "cuda/device/decode_kernel.cuh"
 #include "cuda/launch.h"
@@ -13,33 +10,6 @@
 
 namespace halfbyte::cuda {
 namespace {
-
-// Clusters of the kernel that run on the device at once. Asked once for each kind: it takes longer than a
-// launch.
-int64_t active_clusters(const void* kernel, int64_t cluster, int threads, int64_t shared_bytes,
-                        const DeviceInfo& device) {
-    static std::mutex mutex;
-    static std::map<std::tuple<const void*, int64_t, int64_t, int>, int> known;
-    const std::lock_guard lock(mutex);
-    const auto [place, added] = known.try_emplace({kernel, cluster, shared_bytes, device.ordinal}, 0);
-    if (!added) return place->second;
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
-               "shared memory");
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {unsigned(cluster), 1, 1};
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(unsigned(cluster));
-    config.blockDim = dim3(unsigned(threads));
-    config.dynamicSmemBytes = size_t(shared_bytes);
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    if (cluster == 1)
-        place->second = device.multiprocessors;
-    else
-        check_cuda(cudaOccupancyMaxActiveClusters(&place->second, kernel, &config), "clusters");
-    return place->second;
-}
 
 // How a product is spread over the device.
 struct Plan {

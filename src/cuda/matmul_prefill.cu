@@ -14,7 +14,7 @@ struct Candidate {
     int64_t rows, tokens;
     int cluster;
     double time;
-    void (*launch)(const ConstMatrix&, PrefillProblem, const Launch&);
+    void (*launch)(const ConstMatrix&, PrefillProblem, const Launch&, const DeviceInfo&);
 };
 template <typename T, typename S>
 constexpr Candidate candidate(double time) {
@@ -43,7 +43,7 @@ void launch_best(std::span<const Candidate> candidates, const ConstMatrix& x, co
     };
     std::min_element(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
         return time_of(a) < time_of(b);
-    })->launch(x, problem, launch);
+    })->launch(x, problem, launch, device);
 }
 
 template <typename Args>

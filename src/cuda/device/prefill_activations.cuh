@@ -3,29 +3,14 @@
 // a matrix that is quantised on the way becomes the same. Written to Launch::scratch by a kernel of its own.
 #pragma once
 
-#include "cuda/device/elements_kernel.cuh"
+#include "cuda/device/code_source.cuh"
 #include "cuda/matmul_scratch.h"
 
 namespace halfbyte::cuda {
 
-struct CodeValues {
-    static constexpr int blocks = 1;
-    using Cursor = Position;
-    using Raw = QuantizedBlock;
-    const uint8_t* codes;
-    const uint8_t* scales;
-    uint32_t padded_columns;
-    ScaleLayout layout;
-    bool aligned;  // codes to 8 bytes
-
-    __device__ __forceinline__ Cursor at(uint32_t row, uint32_t column) const { return {row, column}; }
-    __device__ __forceinline__ Raw fetch(Cursor at, uint32_t) const {
-        return {load_codes(codes + (uint64_t(at.row) * padded_columns + at.column) * 8, aligned),
-                scales[scale_offset(layout, at.row, at.column, padded_columns)]};
-    }
-    __device__ __forceinline__ void make(const Raw& raw, uint32_t, Values (&values)[blocks]) const {
-        decode_block(raw, 1.0f, values[0].value);
-    }
+// The decode scale of code * SF as it is.
+struct NoScale {
+    __device__ __forceinline__ float operator()(uint32_t) const { return 1.0f; }
 };
 
 template <typename T, bool quantises>
@@ -57,10 +42,7 @@ inline Matrix scratch_matrix(const Launch& launch, DType type, int64_t rows, int
 inline ConstMatrix prepare_activations(const MatmulW4A4Args& args, const Launch& launch) {
     const Matrix y = scratch_matrix(launch, DType::bf16, args.d.rows, args.w.k);
     if (args.encode_scale == nullptr) {
-        const NvFp4Shape& shape = args.a.shape;
-        launch_elements(CodeValues{args.a.codes, args.a.block_scales, uint32_t(shape.padded_blocks()),
-                                   shape.layout, is_aligned(args.a.codes, 8)},
-                        y, launch);
+        launch_elements(code_source_of(args.a, NoScale()), y, launch);
     } else {
         with_type(args.x.type, [&](auto element) {
             using T = decltype(element);

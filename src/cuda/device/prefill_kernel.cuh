@@ -13,7 +13,7 @@
 
 #include "cuda/device/fragments.cuh"
 #include "cuda/device/product_output.cuh"
-#include "cuda/launch.h"
+#include "cuda/products.h"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/launch.cuh"
 #include "cuda/ptx/memory.cuh"
@@ -488,7 +488,8 @@ inline CUtensorMap map_of_weight(const PrefillProblem& p, uint32_t box_strips) {
 
 // x: what TMA can address; [M, K], K at least the weight's.
 template <typename T, typename S>
-void launch_prefill(const ConstMatrix& x, PrefillProblem problem, const Launch& launch) {
+void launch_prefill(const ConstMatrix& x, PrefillProblem problem, const Launch& launch,
+                    const DeviceInfo& device) {
     const auto kernel = prefill_kernel<T, S>;
     const int64_t tile_rows = int64_t(S::cluster) * S::row_warpgroups * 64;
     problem.row_tiles = uint32_t((problem.output.columns + tile_rows - 1) / tile_rows);
@@ -496,26 +497,11 @@ void launch_prefill(const ConstMatrix& x, PrefillProblem problem, const Launch& 
     const CUtensorMap x_map = map_of_activations(x, S::tile_tokens / S::cluster),
                       w_map = map_of_weight(problem, S::strips);
 
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::shared_bytes),
-               "shared memory");
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = S::cluster;
-    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(S::cluster);
-    config.blockDim = dim3(S::threads);
-    config.dynamicSmemBytes = S::shared_bytes;
-    config.stream = launch.stream;
-    config.attrs = attributes;
-    config.numAttrs = 2;
-    int resident = 0;
-    check_cuda(cudaOccupancyMaxActiveClusters(&resident, kernel, &config), "occupancy");
+    const int64_t resident = active_clusters(reinterpret_cast<const void*>(kernel), S::cluster, S::threads,
+                                             S::shared_bytes, device);
     const int64_t tiles = int64_t(problem.row_tiles) * problem.token_tiles;
-    config.gridDim = dim3(unsigned(std::min<int64_t>(tiles, std::max(resident, 1)) * S::cluster));
-    check_cuda(cudaLaunchKernelEx(&config, kernel, x_map, w_map, problem), "launch");
+    launch_clusters(kernel, S::cluster, unsigned(std::clamp<int64_t>(resident, 1, tiles)), S::threads,
+                    S::shared_bytes, launch, x_map, w_map, problem);
 }
 
 }  // namespace halfbyte::cuda
