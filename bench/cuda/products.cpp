@@ -240,6 +240,7 @@ struct Context {
     cuda::Launch launch() const {
         cuda::Launch launch = bench.gpu.launch();
         launch.scratch = scratch.data(), launch.scratch_bytes = scratch.bytes();
+        launch.weight_is_settled = true;
         return launch;
     }
 };

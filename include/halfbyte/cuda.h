@@ -33,6 +33,9 @@ struct Launch {
     // For products: device memory aligned to 16, whatever is in it. It serves one stream at a time too.
     void* scratch = nullptr;
     int64_t scratch_bytes = 0;  // at least scratch_bytes_of(args)
+    // For products: the packed weight was complete before the work that is ahead in the stream now began, as
+    // it is in a model that is loaded. A product of few rows then reads it while that work still runs.
+    bool weight_is_settled = false;
 };
 
 struct DeviceInfo {

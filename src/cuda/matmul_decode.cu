@@ -1,6 +1,6 @@
 // W4A4 and W4A16 products of few tokens: device/decode_kernel.cuh. The activations are brought into the order
-// of its operands first, by a small kernel of their own. More than 64 tokens (fewer where shared memory is
-// small) are done in passes.
+// of its operands on the way, or first by a small kernel of their own if there are more than 8 tokens. More
+// than 64 (fewer where shared memory is small) are done in passes.
 #include <algorithm>
 
 #include "cuda/device/decode_kernel.cuh"
@@ -11,51 +11,56 @@
 namespace halfbyte::cuda {
 namespace {
 
-// How a product is spread over the device.
-struct Plan {
-    int64_t cluster, slices;
-    int64_t shared_sums;  // units whose sums fit into shared memory; 0: they go to scratch memory
-};
-
+// Clusters are the larger, the more activations there are to share; few strips are spread over more CTAs.
 template <typename Shape>
-Plan plan_of(int64_t strips, int64_t chains, const DeviceInfo& device) {
-    const int64_t room = device.shared_memory_per_block;
-    Plan plan = {1, 1, 0};
-    if (device.major >= 9) {
-        // Measured: activations of more tokens are shared by more CTAs; and few strips are spread over more.
-        plan.cluster = Shape::tokens <= 4 ? 1 : Shape::tokens <= 32 ? 2 : 8;
-        while (plan.cluster < 8 && strips * plan.cluster * 2 <= device.multiprocessors) plan.cluster *= 2;
-        while (plan.cluster > std::max<int64_t>(chains, 1)) plan.cluster /= 2;
-    }
-    const int64_t own_strips = (strips + device.multiprocessors - 1) / device.multiprocessors;
-    const int64_t own_chains = std::max<int64_t>(1, (chains + plan.cluster - 1) / plan.cluster);
-    if (plan.cluster == 1 && Shape::shared_bytes(own_chains, own_strips * chains) <= room)
-        plan.shared_sums = own_strips * chains;
-    const int64_t most = (room - Shape::shared_bytes(0, plan.shared_sums)) / Shape::slice_bytes;
-    const int64_t runs = (own_chains + most - 1) / std::max<int64_t>(most, 1);
-    plan.slices = (own_chains + runs - 1) / std::max<int64_t>(runs, 1);
-    return plan;
+int64_t cluster_of(int64_t strips, int64_t chains, const DeviceInfo& device) {
+    if (device.major < 9) return 1;
+    int64_t cluster = Shape::tokens <= 4 ? 1 : Shape::tokens <= 32 ? 2 : 8;  // measured
+    while (cluster < 8 && strips * cluster * 2 <= device.multiprocessors) cluster *= 2;
+    while (cluster > std::max<int64_t>(chains, 1)) cluster /= 2;
+    return cluster;
+}
+
+// The first of these that fits, and within it the longest ring: all activations of the CTA and all sums in
+// shared memory; all activations; as many as there is room for.
+template <typename Shape>
+DecodeLayout layout_of(int64_t own_strips, int64_t own_chains, int64_t room) {
+    static constexpr struct {
+        uint32_t stage_groups, stages;
+    } rings[] = {{8, 2}, {4, 3}, {4, 2}};
+    for (const bool sums : {true, false})
+        for (const auto& ring : rings) {
+            const DecodeLayout layout = {ring.stage_groups, ring.stages, uint32_t(own_chains),
+                                         uint32_t(sums ? own_chains * own_strips : 0)};
+            if (layout.shared_bytes<Shape>() <= room) return layout;
+        }
+    DecodeLayout layout;
+    const int64_t most = 1 + (room - layout.shared_bytes<Shape>()) / Shape::slice_bytes;
+    const int64_t runs = (own_chains + most - 1) / most;
+    layout.slices = uint32_t((own_chains + runs - 1) / runs);
+    return layout;
 }
 
 template <typename Shape>
 bool fits(const DeviceInfo& device) {
-    return Shape::shared_bytes(1, 0) <= device.shared_memory_per_block;
+    return DecodeLayout().shared_bytes<Shape>() <= device.shared_memory_per_block;
 }
 
 template <typename Shape>
 void launch_pass(DecodeProblem problem, uint8_t* scratch, const Launch& launch, const DeviceInfo& device) {
-    const Plan plan = plan_of<Shape>(problem.strips, problem.chains, device);
-    problem.slices = uint32_t(plan.slices);
-    problem.shared_sums = uint32_t(plan.shared_sums);
-    if (plan.shared_sums == 0) problem.sums = reinterpret_cast<float4*>(scratch);
-    const int64_t shared_bytes = Shape::shared_bytes(plan.slices, plan.shared_sums);
     const int threads = Shape::warps * 32;
     const auto kernel = decode_kernel<Shape>;
-    const int64_t active =
-        active_clusters(reinterpret_cast<const void*>(kernel), plan.cluster, threads, shared_bytes, device);
-    const int64_t clusters = std::clamp<int64_t>(active, 1, problem.strips);
-    launch_clusters(kernel, unsigned(plan.cluster), unsigned(clusters), threads, size_t(shared_bytes), launch,
-                    problem);
+    const int64_t cluster = cluster_of<Shape>(problem.strips, problem.chains, device);
+    const int64_t clusters =
+        std::min<int64_t>(active_clusters(reinterpret_cast<const void*>(kernel), cluster, threads,
+                                          device.shared_memory_per_block, device),
+                          problem.strips);
+    problem.layout = layout_of<Shape>((problem.strips + clusters - 1) / clusters,
+                                      std::max<int64_t>(1, (problem.chains + cluster - 1) / cluster),
+                                      device.shared_memory_per_block);
+    if (problem.layout.shared_sums == 0) problem.sums = reinterpret_cast<float4*>(scratch);
+    launch_clusters(kernel, unsigned(cluster), unsigned(clusters), threads,
+                    size_t(problem.layout.shared_bytes<Shape>()), launch, problem);
 }
 
 template <typename Source>
@@ -66,27 +71,30 @@ void launch_expand(const Activations& a, uint32_t tokens, uint8_t* expanded, con
                 int(threads), 0, launch, a, tokens, uint32_t(pairs), expanded);
 }
 
-template <typename T, bool contract>
-void launch_expand_of(const Activations& a, uint32_t tokens, uint8_t* expanded, const Launch& launch) {
+// body with the Source of the activations, as a null pointer to it.
+template <typename T, bool contract, typename Body>
+void with_source(const Activations& a, const Body& body) {
     if constexpr (!contract)
-        launch_expand<MatrixSource<T, false>>(a, tokens, expanded, launch);
+        body(static_cast<MatrixSource<T, false>*>(nullptr));
     else if (a.encode_scale == nullptr)
-        launch_expand<CodesSource>(a, tokens, expanded, launch);
+        body(static_cast<CodesSource*>(nullptr));
     else
-        with_type(a.type, [&](auto element) {
-            launch_expand<MatrixSource<decltype(element), true>>(a, tokens, expanded, launch);
-        });
+        with_type(a.type,
+                  [&](auto element) { body(static_cast<MatrixSource<decltype(element), true>*>(nullptr)); });
 }
 
 // body(DecodeShape<...>()) with the fewest tokens that are enough, or the most that fit.
-template <typename T, bool contract, typename Body>
+template <typename T, bool contract, typename Source, typename Body>
 void with_shape(int64_t m, const DeviceInfo& device, const Body& body) {
-    if (m <= 1) return body(DecodeShape<T, contract, 1>());
-    if (m <= 4) return body(DecodeShape<T, contract, 4>());
-    if (m <= 8 || !fits<DecodeShape<T, contract, 16>>(device)) return body(DecodeShape<T, contract, 8>());
-    if (m <= 16 || !fits<DecodeShape<T, contract, 32>>(device)) return body(DecodeShape<T, contract, 16>());
-    if (m <= 32 || !fits<DecodeShape<T, contract, 64>>(device)) return body(DecodeShape<T, contract, 32>());
-    body(DecodeShape<T, contract, 64>());
+    if (m <= 1) return body(DecodeShape<T, contract, 1, Source>());
+    if (m <= 4) return body(DecodeShape<T, contract, 4, Source>());
+    if (m <= 8 || !fits<DecodeShape<T, contract, 16, void>>(device))
+        return body(DecodeShape<T, contract, 8, Source>());
+    if (m <= 16 || !fits<DecodeShape<T, contract, 32, void>>(device))
+        return body(DecodeShape<T, contract, 16, void>());
+    if (m <= 32 || !fits<DecodeShape<T, contract, 64, void>>(device))
+        return body(DecodeShape<T, contract, 32, void>());
+    body(DecodeShape<T, contract, 64, void>());
 }
 
 template <typename T, bool contract, typename Args>
@@ -100,19 +108,32 @@ void launch_decode(const Args& args, Activations a, const Launch& launch, const 
     problem.groups = uint32_t(gpu_groups(k));
     problem.chains = uint32_t((k + matmul_chain_k - 1) / matmul_chain_k);
     problem.unscale = Fragments<T>::unscale * (contract ? Fragments<T>::unscale : 1.0f);
-    for (int64_t first = 0; first < m;)
-        with_shape<T, contract>(m - first, device, [&](auto shape) {
-            using Shape = decltype(shape);
-            a.first = uint32_t(first);
-            a.rows = uint32_t(std::min<int64_t>(m - first, Shape::tokens));
-            auto* scratch = static_cast<uint8_t*>(launch.scratch);
-            launch_expand_of<T, contract>(a, Shape::tokens, scratch, launch);
-            problem.activations = scratch;
-            problem.output = output_of(args, first, a.rows);
-            launch_pass<Shape>(problem, scratch + gpu_groups(k) * 2 * pair_bytes(Shape::tokens), launch,
-                               device);
-            first += Shape::tokens;
-        });
+    auto* const scratch = static_cast<uint8_t*>(launch.scratch);
+    const auto launch_tokens = [&](auto shape, auto* source, int64_t first) {
+        using Shape = decltype(shape);
+        a.first = uint32_t(first);
+        a.rows = uint32_t(std::min<int64_t>(m - first, Shape::tokens));
+        problem.output = output_of(args, first, a.rows);
+        uint8_t* sums = scratch;
+        if constexpr (Shape::expanded) {
+            launch_expand<std::remove_pointer_t<decltype(source)>>(a, Shape::tokens, scratch, launch);
+            problem.expanded = scratch;
+            sums += gpu_groups(k) * 2 * pair_bytes(Shape::tokens);
+        } else {
+            problem.a = a;
+        }
+        // An expanding kernel ends after all that was ahead of it.
+        problem.settled = Shape::expanded || launch.weight_is_settled;
+        launch_pass<Shape>(problem, sums, launch, device);
+    };
+    with_source<T, contract>(a, [&](auto* source) {
+        using Source = std::remove_pointer_t<decltype(source)>;
+        for (int64_t first = 0; first < m;)
+            with_shape<T, contract, Source>(m - first, device, [&](auto shape) {
+                launch_tokens(shape, source, first);
+                first += shape.tokens;
+            });
+    });
 }
 
 void launch_w4a4(const MatmulW4A4Args& args, const Launch& launch, const DeviceInfo& device) {

@@ -1,6 +1,7 @@
 // What the kernels of products share on the host.
 #pragma once
 
+#include <climits>
 #include <map>
 #include <mutex>
 #include <string>
@@ -60,32 +61,33 @@ ProductOutput output_of(const Args& args, int64_t first, int64_t rows) {
     return output;
 }
 
-// Clusters of the kernel, a CTA of which fills a multiprocessor, that run on the device at once; its shared
-// memory is allowed to it. Asked once for each kind: it takes longer than a
-// launch.
+// Clusters of the kernel, a CTA of which fills a multiprocessor, that run on the device at once; at least 1.
+// The kernel is allowed all shared memory: a later call with less must not take back what an earlier one
+// needs. Asked once for each kind: it takes longer than a launch.
 inline int64_t active_clusters(const void* kernel, int64_t cluster, int threads, int64_t shared_bytes,
                                const DeviceInfo& device) {
+    const int64_t most = std::max<int64_t>(device.multiprocessors / cluster, 1);
     static std::mutex mutex;
     static std::map<std::tuple<const void*, int64_t, int64_t, int>, int> known;
     const std::lock_guard lock(mutex);
-    const auto [place, added] = known.try_emplace({kernel, cluster, shared_bytes, device.ordinal}, 0);
-    if (!added) return place->second;
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
-               "shared memory");
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {unsigned(cluster), 1, 1};
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(unsigned(cluster));
-    config.blockDim = dim3(unsigned(threads));
-    config.dynamicSmemBytes = size_t(shared_bytes);
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    if (cluster == 1)
-        place->second = device.multiprocessors;
-    else
-        check_cuda(cudaOccupancyMaxActiveClusters(&place->second, kernel, &config), "clusters");
-    return place->second;
+    const auto [place, added] = known.try_emplace({kernel, cluster, shared_bytes, device.ordinal}, INT_MAX);
+    if (added) {
+        check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        int(device.shared_memory_per_block)),
+                   "shared memory");
+        cudaLaunchAttribute attribute = {};
+        attribute.id = cudaLaunchAttributeClusterDimension;
+        attribute.val.clusterDim = {unsigned(cluster), 1, 1};
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3(unsigned(cluster));
+        config.blockDim = dim3(unsigned(threads));
+        config.dynamicSmemBytes = size_t(shared_bytes);
+        config.attrs = &attribute;
+        config.numAttrs = 1;
+        if (cluster > 1)
+            check_cuda(cudaOccupancyMaxActiveClusters(&place->second, kernel, &config), "clusters");
+    }
+    return std::clamp<int64_t>(place->second, 1, most);
 }
 
 inline std::string accumulation_reason(Accumulation asked, Accumulation own) {

@@ -51,11 +51,13 @@ class Gpu : public Device {
         if (scratch_bytes > 0)
             check_cuda(cudaMemsetAsync(scratch_->data(), 0xFF, size_t(scratch_bytes), stream_),
                        "cudaMemsetAsync of the scratch");
+        settled_ = !settled_;  // what is ahead of a launch is a copy, so both are true
         kernel({.stream = stream_,
                 .workspace = workspace_bytes > 0 ? workspace_->data() : nullptr,
                 .workspace_bytes = workspace_bytes,
                 .scratch = scratch_bytes > 0 ? scratch_->data() : nullptr,
-                .scratch_bytes = scratch_bytes});
+                .scratch_bytes = scratch_bytes,
+                .weight_is_settled = settled_});
     }
 
     std::function<void()> capture(int64_t workspace_bytes, const LaunchFunction& kernel,
@@ -102,6 +104,7 @@ class Gpu : public Device {
     cudaStream_t stream_ = nullptr;
     std::unique_ptr<DeviceMemory> image_, workspace_, scratch_;
     size_t size_ = 0;
+    bool settled_ = false;
 };
 
 class Host : public Device {

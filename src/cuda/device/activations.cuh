@@ -129,20 +129,15 @@ struct MatrixSource {
     }
 };
 
-// Writes them: a thread for each token of each pair; `pairs` of K rounded up to whole groups of 64 elements.
+// Writes pair `pair` of token `token` to its pair's place, `at`.
 template <typename Source>
-__global__ void expand_activations(const Activations a, uint32_t tokens, uint32_t pairs, uint8_t* expanded) {
-    // In this order: the product behind this kernel reads its weight at once, and what is ahead of this
-    // kernel may have packed it.
-    ptx::wait_for_previous_kernel();
-    ptx::let_next_kernel_start();
-    const uint32_t item = blockIdx.x * blockDim.x + threadIdx.x, token = item % tokens, pair = item / tokens;
-    if (pair >= pairs) return;
+__device__ __forceinline__ void expand_pair(const Activations& a, uint32_t tokens, uint32_t token,
+                                            uint32_t pair, uint8_t* at) {
     const Source source{a};
     const bool there = token < a.rows && pair * 32 < a.k;
     typename Source::Raw raw;
     if (there) raw = source.load(a.first + token, pair * 2);
-    uint8_t* at = expanded + uint64_t(pair) * pair_bytes(int(tokens)) + token * 32;
+    at += token * 32;
 #pragma unroll
     for (int block = 0; block < 2; block++) {
         uint32_t low[4] = {}, high[4] = {};
@@ -151,6 +146,19 @@ __global__ void expand_activations(const Activations a, uint32_t tokens, uint32_
         words[0] = make_uint4(low[0], high[0], low[1], high[1]);
         words[1] = make_uint4(low[2], high[2], low[3], high[3]);
     }
+}
+
+// All pairs of all tokens: a thread for each token of each pair; `pairs` of K rounded up to whole groups of
+// 64 elements.
+template <typename Source>
+__global__ void expand_activations(const Activations a, uint32_t tokens, uint32_t pairs, uint8_t* expanded) {
+    // In this order: the product behind this kernel reads its weight at once, and what is ahead of this
+    // kernel may have packed it.
+    ptx::wait_for_previous_kernel();
+    ptx::let_next_kernel_start();
+    const uint32_t item = blockIdx.x * blockDim.x + threadIdx.x, token = item % tokens, pair = item / tokens;
+    if (pair < pairs)
+        expand_pair<Source>(a, tokens, token, pair, expanded + uint64_t(pair) * pair_bytes(int(tokens)));
 }
 
 }  // namespace halfbyte::cuda

@@ -2,15 +2,15 @@
 // time is that of reading the weight.
 //
 // A cluster of CTAs owns a range of strips (16 rows each); its CTAs share the chains of K (1024 elements)
-// among them, so that the activations of a few chains, in shared memory, serve many rows. A warp takes a
-// unit, one chain of one strip, at a time. Every warp has its own ring of stages of 2304 bytes, which it
-// fills itself by asynchronous copies far ahead, across units: no warp waits for another but when the
-// activations change. The weight does not depend on the kernel ahead of this one in the stream, so the rings
-// are filled before that has ended.
+// among them, so that the activations of a few chains, in shared memory, serve many rows. They are brought
+// there by the CTA itself, or by a kernel of their own if they are many. A warp takes a unit, one chain of
+// one strip, at a time. Every warp has its own ring of stages, which it fills itself by asynchronous copies
+// far ahead, across units: no warp waits for another but when the activations change. The rings are filled
+// before the kernel ahead of this one in the stream has ended, if the weight does not depend on it.
 //
-// The sums of the chains meet in shared memory, or in scratch memory if there is no room or the cluster has
-// several CTAs. When all are done, each CTA adds up a part of them, chain after chain, and writes d. So the
-// bits depend neither on the grid nor on who comes last.
+// The sums of the chains meet in shared memory, or in scratch memory if there is no room. When all are done,
+// each CTA of the cluster adds up a part of them, chain after chain, and writes d. So the bits depend neither
+// on the grid nor on who comes last.
 #pragma once
 
 #include "cuda/device/activations.cuh"
@@ -25,40 +25,52 @@ namespace halfbyte::cuda {
 inline constexpr uint32_t chain_groups = matmul_chain_k / gpu_group_k;
 
 // T: the type of the operands. contract: one exact product a block, added in FP32; else the matrix unit adds
-// up a chain. tokens: 1, 4 or a multiple of 8.
-template <typename T_, bool contract_, int tokens_>
+// up a chain. tokens: 1, 4 or a multiple of 8. Source: of the activations (device/activations.cuh) that the
+// CTA brings to its shared memory itself; void: expand_activations has been there before.
+template <typename T_, bool contract_, int tokens_, typename Source_>
 struct DecodeShape {
     using T = T_;
-    static constexpr bool contract = contract_;
+    using Source = Source_;
+    static constexpr bool contract = contract_, expanded = std::is_void_v<Source>;
     static constexpr int tokens = tokens_;
     static constexpr int tiles = (tokens + 7) / 8;  // of mma.sync; for fewer than 8 its columns repeat
     static constexpr int warps = contract && tiles == 8 ? 12 : 16;  // 16 would spill registers
-    static constexpr int stages = 2, stage_groups = 4;              // of a warp
     static constexpr int slice_bytes =
         matmul_chain_k / 32 * pair_bytes(tokens);  // the activations of a chain
     static constexpr int sum_bytes = tiles * 512;  // of a unit
-    static constexpr int64_t shared_bytes(int64_t slices, int64_t sums) {
-        return slices * slice_bytes + sums * sum_bytes +
-               warps * stages * int64_t(stage_groups * gpu_group_bytes + sizeof(uint64_t)) + 16;
+};
+
+// How a CTA uses its shared memory.
+struct DecodeLayout {
+    uint32_t stage_groups = 4, stages = 2;  // of a warp's ring; multiples of 4, and 2 or 3
+    uint32_t slices = 1;                    // chains whose activations a CTA holds at a time
+    uint32_t shared_sums = 0;               // units whose sums are there; 0: they are in scratch memory
+
+    constexpr uint32_t ring_bytes() const { return stages * stage_groups * uint32_t(gpu_group_bytes); }
+    template <typename Shape>
+    constexpr int64_t shared_bytes() const {
+        return int64_t(slices) * Shape::slice_bytes + int64_t(shared_sums) * Shape::sum_bytes +
+               Shape::warps * (ring_bytes() + most_stages * int64_t(sizeof(uint64_t))) + 16;
     }
+    static constexpr uint32_t most_stages = 3;
 };
 
 struct DecodeProblem {
     const uint8_t* weight = nullptr;   // the groups of a packed weight
     const uint8_t* special = nullptr;  // one byte for each strip
+    bool settled = false;              // the weight does not depend on the kernel ahead
     uint32_t strips = 0, groups = 0, chains = 0;
-    uint32_t slices = 1;                   // chains whose activations a CTA holds at a time
-    const uint8_t* activations = nullptr;  // device/activations.cuh
+    DecodeLayout layout;
+    Activations a;                      // for a Source
+    const uint8_t* expanded = nullptr;  // what expand_activations has made
     ProductOutput output;
     float unscale = 1;  // takes the operands' powers of two out of a sum
-    // What a lane of mma.sync holds: [chains][strips][tiles][32 lanes], of all strips or, in shared memory,
-    // of the CTA's.
-    float4* sums = nullptr;  // scratch memory; null: shared_sums units in shared memory
-    uint32_t shared_sums = 0;
+    // What a lane of mma.sync holds, if there are no shared_sums: [chains][strips][tiles][32 lanes].
+    float4* sums = nullptr;
 };
 
-// The units of one warp in order. The CTA takes p.slices chains at a time, from rank * p.slices on in steps
-// of size * p.slices, and of each all its strips: strip by strip, slice by slice.
+// The units of one warp in order. The CTA takes layout.slices chains at a time, from rank * slices on in
+// steps of size * slices, and of each all its strips: strip by strip, slice by slice.
 struct Units {
     uint32_t first_strip, strips, step;  // of the CTA; chains from one run of slices to the next
     uint32_t chain, slices;              // the first chain of the slices that are there now, and how many
@@ -69,12 +81,12 @@ struct Units {
         const uint32_t size = ptx::cluster_size(), cluster = blockIdx.x / size, clusters = gridDim.x / size;
         first_strip = uint32_t(uint64_t(p.strips) * cluster / clusters);
         strips = uint32_t(uint64_t(p.strips) * (cluster + 1) / clusters) - first_strip;
-        step = size * p.slices;
-        enter(p, ptx::cluster_rank() * p.slices, warps);
+        step = size * p.layout.slices;
+        enter(p, ptx::cluster_rank() * p.layout.slices, warps);
     }
     __device__ __forceinline__ void enter(const DecodeProblem& p, uint32_t first_chain, uint32_t warps) {
         chain = first_chain;
-        slices = chain < p.chains ? min(p.slices, p.chains - chain) : 1;
+        slices = chain < p.chains ? min(p.layout.slices, p.chains - chain) : 1;
         strip = warp / slices, slice = warp % slices;
         strip_step = warps / slices, slice_step = warps % slices;
     }
@@ -102,13 +114,13 @@ struct StageCursor {
         left = units.more_slices(p) ? min(chain_groups, p.groups - first) : 0;
         at = p.weight + (uint64_t(units.first_strip + units.strip) * p.groups + first) * gpu_group_bytes;
     }
-    __device__ __forceinline__ uint32_t bytes() const {
-        return min(left, uint32_t(Shape::stage_groups)) * uint32_t(gpu_group_bytes);
+    __device__ __forceinline__ uint32_t bytes(const DecodeProblem& p) const {
+        return min(left, p.layout.stage_groups) * uint32_t(gpu_group_bytes);
     }
     __device__ __forceinline__ void next(const DecodeProblem& p) {
-        at += Shape::stage_groups * gpu_group_bytes;
-        if (left > Shape::stage_groups) {
-            left -= Shape::stage_groups;
+        at += p.layout.stage_groups * uint32_t(gpu_group_bytes);
+        if (left > p.layout.stage_groups) {
+            left -= p.layout.stage_groups;
         } else if (left != 0) {
             units.next();
             enter_unit(p);
@@ -117,11 +129,11 @@ struct StageCursor {
 };
 
 // A warp's ring of stages. Copies are begun and awaited in the same order.
-template <typename Shape>
 struct Ring {
-    static constexpr uint32_t stage_bytes = Shape::stage_groups * uint32_t(gpu_group_bytes);
     uint8_t* data;
     uint32_t full;  // barriers, one for each stage
+    uint32_t stage_bytes, stages;
+    uint64_t policy;
     uint32_t slot = 0, parity = 0;
 
     __device__ __forceinline__ uint8_t* stage() const { return data + slot * stage_bytes; }
@@ -132,7 +144,7 @@ struct Ring {
 #if __CUDA_ARCH__ >= 900
         if (bytes != 0 && ptx::elect_lane()) {
             ptx::arrive_and_expect(full + 8 * into, bytes);
-            ptx::copy_bulk_once(ptx::shared_address(to), from, bytes, full + 8 * into);
+            ptx::copy_bulk(ptx::shared_address(to), from, bytes, full + 8 * into, policy);
         }
 #else
         for (uint32_t byte = threadIdx.x % 32 * 16; byte < bytes; byte += 512)
@@ -144,32 +156,34 @@ struct Ring {
 #if __CUDA_ARCH__ >= 900
         ptx::wait(full + 8 * slot, parity);
 #else
-        ptx::wait_for_copies<Shape::stages - 1>();
+        if (stages == 2)
+            ptx::wait_for_copies<1>();
+        else
+            ptx::wait_for_copies<2>();
         __syncwarp();
 #endif
     }
     __device__ __forceinline__ void advance() {
-        if (++slot == Shape::stages) slot = 0, parity ^= 1;
+        if (++slot == stages) slot = 0, parity ^= 1;
     }
 };
 
 template <typename Shape>
 using Sums = float[Shape::tiles][4];
 
-// acc += the groups of one stage; slice: at the stage's first group. careful: any scales and any number of
-// groups, which are rare; else normal scales and a whole stage.
+// acc += `groups` groups of a stage; slice: at the first of them. careful: any scales and any number of
+// groups, which are rare; else normal scales and a multiple of 4 groups.
 template <typename Shape, bool careful>
 __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8_t* slice, uint32_t groups,
                                                Sums<Shape>& acc) {
     using T = typename Shape::T;
     constexpr int tokens = Shape::tokens, tiles = Shape::tiles;
     const uint32_t lane = threadIdx.x % 32, own = lane % (4 * min(tokens, 8)) * sizeof(uint2);
-#pragma unroll(careful ? 1 : Shape::stage_groups)
-    for (int group = 0; group < Shape::stage_groups; group++) {
-        if (careful && group >= groups) break;
-        const uint8_t* at = stage + group * int(gpu_group_bytes);
-        const uint4 codes = *reinterpret_cast<const uint4*>(at + lane * 16);
-        const uint2 scales = *reinterpret_cast<const uint2*>(at + gpu_group_code_bytes + lane / 4 * 8);
+    const uint8_t* const end = stage + groups * uint32_t(gpu_group_bytes);
+#pragma unroll(careful ? 1 : 4)
+    for (; stage != end; stage += gpu_group_bytes, slice += 2 * pair_bytes(tokens)) {
+        const uint4 codes = *reinterpret_cast<const uint4*>(stage + lane * 16);
+        const uint2 scales = *reinterpret_cast<const uint2*>(stage + gpu_group_code_bytes + lane / 4 * 8);
         const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
         for (int block = 0; block < 4; block++) {
@@ -177,8 +191,8 @@ __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8
             dequantize<T>(words[block], scales_of<T, careful>(scales, block), a);
 #pragma unroll
             for (int tile = 0; tile < tiles; tile++) {
-                const uint2 b = *reinterpret_cast<const uint2*>(
-                    slice + ((group * 4 + block) * tokens + tile * 8) * 32 + own);
+                const uint2 b =
+                    *reinterpret_cast<const uint2*>(slice + (block * tokens + tile * 8) * 32 + own);
                 if constexpr (Shape::contract) {
                     float product[4];
                     ptx::product_bf16_16x8x16(product, a, b.x, b.y);
@@ -194,6 +208,44 @@ __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8
     }
 }
 
+// The activations of `groups` groups of K in shared memory. By all threads, which find them there afterwards.
+template <typename Shape>
+__device__ __forceinline__ void bring_slices(const DecodeProblem& p, uint32_t first_group, uint32_t groups,
+                                             uint8_t* slices, uint32_t full, uint32_t parity) {
+    constexpr uint32_t group_bytes = 2 * pair_bytes(Shape::tokens);
+    // Each CTA begins at another place: all read the same, and L2 gives a line to one at a time.
+    if constexpr (!Shape::expanded) {
+        const uint32_t pairs = groups * 2, turn = blockIdx.x * 8 % pairs;
+        for (uint32_t item = threadIdx.x; item < pairs * Shape::tokens; item += blockDim.x) {
+            uint32_t pair = item / Shape::tokens + turn;
+            if (pair >= pairs) pair -= pairs;
+            expand_pair<typename Shape::Source>(p.a, Shape::tokens, item % Shape::tokens,
+                                                first_group * 2 + pair,
+                                                slices + pair * pair_bytes(Shape::tokens));
+        }
+        __syncthreads();
+    } else {
+        const uint8_t* from = p.expanded + uint64_t(first_group) * group_bytes;
+#if __CUDA_ARCH__ >= 900
+        const uint32_t lane = threadIdx.x % 32;
+        if (threadIdx.x < 32) {
+            if (lane == 0) ptx::arrive_and_expect(full, groups * group_bytes);
+            __syncwarp();
+            const uint32_t piece = (lane + blockIdx.x) % 32, low = groups * piece / 32,
+                           high = groups * (piece + 1) / 32;
+            if (low != high)
+                ptx::copy_bulk(ptx::shared_address(slices) + low * group_bytes, from + low * group_bytes,
+                               (high - low) * group_bytes, full);
+        }
+        ptx::wait(full, parity);
+#else
+        for (uint32_t byte = threadIdx.x * 16; byte < groups * group_bytes; byte += blockDim.x * 16)
+            *reinterpret_cast<uint4*>(slices + byte) = *reinterpret_cast<const uint4*>(from + byte);
+        __syncthreads();
+#endif
+    }
+}
+
 // Writes what a lane of mma.sync holds of a strip and tile to d.
 __device__ __forceinline__ void store_sum(const DecodeProblem& p, uint32_t strip, uint32_t tile,
                                           const float (&sum)[4]) {
@@ -206,29 +258,32 @@ __device__ __forceinline__ void store_sum(const DecodeProblem& p, uint32_t strip
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const DecodeProblem p) {
-    constexpr int tiles = Shape::tiles, group_bytes = 2 * pair_bytes(Shape::tokens);
+    constexpr uint32_t tiles = Shape::tiles, group_bytes = 2 * pair_bytes(Shape::tokens);
     extern __shared__ __align__(128) uint8_t shared[];
     const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-    constexpr int ring_bytes = Shape::stages * int(Ring<Shape>::stage_bytes);
+    const DecodeLayout& layout = p.layout;
+    const uint32_t ring_bytes = layout.ring_bytes(), stage_groups = layout.stage_groups;
     uint8_t* const barriers = shared + Shape::warps * ring_bytes;  // of the rings, then of the slices
-    const uint32_t ring_full = ptx::shared_address(barriers) + warp * Shape::stages * 8;
-    const uint32_t slices_full = ptx::shared_address(barriers) + Shape::warps * Shape::stages * 8;
-    float4* const shared_sums = reinterpret_cast<float4*>(barriers + Shape::warps * Shape::stages * 8 + 16);
-    uint8_t* const slices = reinterpret_cast<uint8_t*>(shared_sums) + p.shared_sums * Shape::sum_bytes;
-    Ring<Shape> ring{shared + warp * ring_bytes, ring_full};
+    const uint32_t slices_full = ptx::shared_address(barriers) + Shape::warps * layout.most_stages * 8;
+    float4* const shared_sums =
+        reinterpret_cast<float4*>(barriers + Shape::warps * layout.most_stages * 8 + 16);
+    uint8_t* const slices = reinterpret_cast<uint8_t*>(shared_sums) + layout.shared_sums * Shape::sum_bytes;
+    Ring ring{shared + warp * ring_bytes, ptx::shared_address(barriers) + warp * layout.most_stages * 8,
+              stage_groups * uint32_t(gpu_group_bytes), layout.stages, ptx::use_once()};
 
     ptx::let_next_kernel_start();
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
-        for (int i = 0; i < Shape::stages; i++) ptx::init_barrier(ring.full + 8 * i, 1);
+        for (uint32_t i = 0; i < layout.stages; i++) ptx::init_barrier(ring.full + 8 * i, 1);
         if (warp == 0) ptx::init_barrier(slices_full, 1);
         ptx::publish_barriers();
     }
     __syncwarp();
 #endif
+    if (!p.settled) ptx::wait_for_previous_kernel();
     Units units(p, warp, Shape::warps);
     StageCursor<Shape> ahead(p, units);
-    for (int i = 0; i < Shape::stages; i++, ahead.next(p)) ring.begin_copy(i, ahead.at, ahead.bytes());
+    for (uint32_t i = 0; i < layout.stages; i++, ahead.next(p)) ring.begin_copy(i, ahead.at, ahead.bytes(p));
 
     bool special = false;
     for (uint32_t i = threadIdx.x; i < units.strips; i += blockDim.x)
@@ -236,52 +291,38 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
     special = __syncthreads_or(special);
     ptx::wait_for_previous_kernel();
 
-    const bool in_shared = p.sums == nullptr;
+    // Chain c of strip i of this CTA's: at chain(c) + i * (tiles * 32). In shared memory the chains of this
+    // CTA alone.
+    const bool in_shared = layout.shared_sums != 0;
     float4* const sums = in_shared ? shared_sums : p.sums + uint64_t(units.first_strip) * (tiles * 32);
     const uint64_t sums_of_chain = uint64_t(in_shared ? units.strips : p.strips) * (tiles * 32);
     for (uint32_t run = 0; units.more_slices(p);
          units.enter(p, units.chain + units.step, Shape::warps), run++) {
         if (run != 0) __syncthreads();  // the slices are free
         const uint32_t begin = units.chain * chain_groups;
-        const uint32_t count = min(units.slices * chain_groups, p.groups - begin);
-        const uint8_t* from = p.activations + uint64_t(begin) * group_bytes;
-#if __CUDA_ARCH__ >= 900
-        // In pieces, each CTA another one first: all read the same, and L2 gives a line to one at a time.
-        if (warp == 0) {
-            if (lane == 0) ptx::arrive_and_expect(slices_full, count * group_bytes);
-            __syncwarp();
-            const uint32_t piece = (lane + blockIdx.x) % 32, low = count * piece / 32,
-                           high = count * (piece + 1) / 32;
-            if (low != high)
-                ptx::copy_bulk(ptx::shared_address(slices) + low * group_bytes, from + low * group_bytes,
-                               (high - low) * group_bytes, slices_full);
-        }
-        ptx::wait(slices_full, run % 2);
-#else
-        for (uint32_t byte = threadIdx.x * 16; byte < count * group_bytes; byte += blockDim.x * 16)
-            *reinterpret_cast<uint4*>(slices + byte) = *reinterpret_cast<const uint4*>(from + byte);
-        __syncthreads();
-#endif
+        bring_slices<Shape>(p, begin, min(units.slices * chain_groups, p.groups - begin), slices, slices_full,
+                            run % 2);
         for (; units.more(); units.next()) {
-            const uint32_t strip = units.strip, chain = units.chain + units.slice;
+            const uint32_t chain = units.chain + units.slice;
             const uint32_t groups = min(chain_groups, p.groups - chain * chain_groups);
             Sums<Shape> acc = {};
             const uint8_t* at = slices + units.slice * Shape::slice_bytes;
             for (uint32_t group = 0; group < groups;
-                 group += Shape::stage_groups, at += Shape::stage_groups * group_bytes) {
+                 group += stage_groups, at += stage_groups * group_bytes) {
                 ring.await();
-                if (special || groups - group < Shape::stage_groups)
-                    multiply_stage<Shape, true>(ring.stage(), at, groups - group, acc);
+                if (special || groups - group < stage_groups)
+                    multiply_stage<Shape, true>(ring.stage(), at, min(stage_groups, groups - group), acc);
                 else
-                    multiply_stage<Shape, false>(ring.stage(), at, Shape::stage_groups, acc);
+                    multiply_stage<Shape, false>(ring.stage(), at, stage_groups, acc);
                 __syncwarp();  // all lanes have read the stage
-                ring.begin_copy(ring.slot, ahead.at, ahead.bytes());
+                ring.begin_copy(ring.slot, ahead.at, ahead.bytes(p));
                 ahead.next(p);
                 ring.advance();
             }
-            float4* own = sums + chain * sums_of_chain + strip * (tiles * 32) + lane;
+            const uint32_t place = in_shared ? run * layout.slices + units.slice : chain;
+            float4* own = sums + place * sums_of_chain + units.strip * (tiles * 32) + lane;
 #pragma unroll
-            for (int tile = 0; tile < tiles; tile++)
+            for (int tile = 0; tile < int(tiles); tile++)
                 own[tile * 32] = make_float4(acc[tile][0], acc[tile][1], acc[tile][2], acc[tile][3]);
         }
     }
@@ -290,13 +331,22 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
     for (uint32_t item = warp * size + ptx::cluster_rank(); item < units.strips * tiles;
          item += Shape::warps * size) {
         float total[4] = {};
-#pragma unroll 8
-        for (uint32_t chain = 0; chain < p.chains; chain++) {
-            const float4 sum = sums[chain * sums_of_chain + item * 32 + lane];
-            total[0] += sum.x, total[1] += sum.y, total[2] += sum.z, total[3] += sum.w;
+        uint32_t owner = 0, run = 0;  // whose chains these are
+        for (uint32_t chain = 0; chain < p.chains; chain += layout.slices) {
+            const uint32_t count = min(layout.slices, p.chains - chain);
+            const float4* from = (in_shared ? ptx::in_cta(sums, owner) + run * layout.slices * sums_of_chain
+                                            : sums + chain * sums_of_chain) +
+                                 item * 32 + lane;
+#pragma unroll 4
+            for (uint32_t slice = 0; slice < count; slice++) {
+                const float4 sum = from[slice * sums_of_chain];
+                total[0] += sum.x, total[1] += sum.y, total[2] += sum.z, total[3] += sum.w;
+            }
+            if (++owner == size) owner = 0, run++;
         }
         store_sum(p, units.first_strip + item / tiles, item % tiles, total);
     }
+    if (in_shared && size > 1) ptx::meet_cluster();  // a CTA stays while others read its sums
 }
 
 }  // namespace halfbyte::cuda

@@ -33,6 +33,8 @@ struct PrefillShape {
     static constexpr int tokens = tokens_, piece = piece_, products = products_, cluster = cluster_,
                          stages = stages_;
 
+    static constexpr int stages_a_step = contract ? 2 : 1;  // of the loop
+
     static constexpr int warpgroups = row_warpgroups * token_warpgroups;
     static constexpr int threads = warpgroups * 128 + 128;
     // A thread's registers: as launched (65536 over all threads, in steps of 8), then of the filling and of
@@ -57,6 +59,12 @@ struct PrefillProblem {
     uint32_t row_tiles = 0, token_tiles = 0;  // row tiles of a whole cluster
     ProductOutput output;
     float unscale = 1;  // takes the operands' powers of two out of a sum
+
+    // Of a tile: the groups and, so that a loop has whole steps, some of zeros behind them.
+    template <typename S>
+    __device__ __forceinline__ uint32_t stages() const {
+        return (groups + S::stages_a_step - 1) / S::stages_a_step * S::stages_a_step;
+    }
 };
 
 // Tiles in an order in which those that run at once share rows and tokens: bands of 8 token tiles.
@@ -112,7 +120,7 @@ __device__ __forceinline__ void fill_stages(const PrefillShared<S>& shared, cons
         const PrefillTile tile(p, index);
         const uint32_t strip = (tile.row * S::cluster + rank) * S::strips,
                        token = tile.token * S::tile_tokens + rank * part;
-        for (uint32_t group = 0; group < p.groups; group++) {
+        for (uint32_t group = 0; group < p.stages<S>(); group++) {
             // accumulate() releases a stage from within the next one, without a condition (a branch there
             // makes wgmma wait, C7513): so the last stage is released once before it has been filled.
             const bool released_first = !S::contract && place.stage == S::stages - 1;
@@ -312,31 +320,39 @@ struct Multiplier {
     }
 
     // chain: ends as the sum of all chains. Of the products one is added while the others are made; none is
-    // made across the loop's edge, where ptxas would have them wait for each other (C7514).
+    // made across the loop's edge, where ptxas would have them wait for each other (C7514), so the loop takes
+    // several stages at a time.
     template <bool special>
     __device__ __forceinline__ void accumulate_blocks(float (&chain)[registers]) {
-        constexpr int pieces = S::tokens / S::piece, steps = 4 * pieces, piece_registers = S::piece / 2,
+        constexpr int pieces = S::tokens / S::piece, steps_a_stage = 4 * pieces,
+                      steps = S::stages_a_step * steps_a_stage, piece_registers = S::piece / 2,
                       products = S::products;
         float product[products][piece_registers];
-        uint32_t a[4][4];
+        uint32_t a[4][4], x = 0, stage[S::stages_a_step];
 #pragma unroll
         for (int i = 0; i < registers; i++) chain[i] = 0.0f;
         StripGroup group = wait_for_group();
         group.operand<T, special>(0, a[0]);
-        for (uint32_t i = 0;; i++) {
-            const uint32_t x = this->x(), stage = place.stage;
-            const bool last = i + 1 == p.groups;
-            place.next();
+        for (uint32_t i = 0;; i += S::stages_a_step) {
+            const bool last = i + S::stages_a_step >= p.stages<S>();
 #pragma unroll
             for (int step = 0; step < steps + products - 1; step++) {
                 if (step < steps) {
-                    const int block = step / pieces, piece = step % pieces;
+                    const int block = step / pieces % 4, piece = step % pieces;
+                    if (step % steps_a_stage == 0) {
+                        x = this->x();
+                        stage[step / steps_a_stage] = place.stage;
+                        place.next();
+                    }
                     ptx::wgmma_fence();
                     multiply(product[step % products], a[block], x + 2 * block + piece * (S::piece * 8),
                              false);
                     ptx::wgmma_commit();
                     if (piece == 0 && block < 3) group.operand<T, special>(block + 1, a[block + 1]);
-                    if (step == steps - 1 && !last) group = wait_for_group();
+                    if (step % steps_a_stage == steps_a_stage - 1 && (step < steps - 1 || !last))
+                        group = wait_for_group();
+                    if (step % steps_a_stage == steps_a_stage - 1 && step < steps - 1)
+                        group.operand<T, special>(0, a[0]);
                 }
                 const int added = step - (products - 1);
                 if (added < 0) continue;
@@ -350,11 +366,11 @@ struct Multiplier {
 #pragma unroll
                 for (int r = 0; r < piece_registers; r++)
                     chain[added % pieces * piece_registers + r] += product[added % products][r];
+                if (added % steps_a_stage == steps_a_stage - 1) release(stage[added / steps_a_stage]);
             }
-            release(stage);
             if (last) break;
             group.operand<T, special>(0, a[0]);
-            if (i % prefill_chain_groups == prefill_chain_groups - 1) {
+            if ((i + S::stages_a_step) % prefill_chain_groups == 0) {
                 add_to_totals(chain, i >= prefill_chain_groups, true);
 #pragma unroll
                 for (int r = 0; r < registers; r++) chain[r] = 0.0f;
@@ -500,8 +516,8 @@ void launch_prefill(const ConstMatrix& x, PrefillProblem problem, const Launch& 
     const int64_t resident = active_clusters(reinterpret_cast<const void*>(kernel), S::cluster, S::threads,
                                              S::shared_bytes, device);
     const int64_t tiles = int64_t(problem.row_tiles) * problem.token_tiles;
-    launch_clusters(kernel, S::cluster, unsigned(std::clamp<int64_t>(resident, 1, tiles)), S::threads,
-                    S::shared_bytes, launch, x_map, w_map, problem);
+    launch_clusters(kernel, S::cluster, unsigned(std::min(resident, tiles)), S::threads, S::shared_bytes,
+                    launch, x_map, w_map, problem);
 }
 
 }  // namespace halfbyte::cuda

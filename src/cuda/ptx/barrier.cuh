@@ -51,15 +51,18 @@ __device__ __forceinline__ void copy_bulk(uint32_t shared, const void* global, u
         "l"(global), "r"(bytes), "r"(barrier)
         : "memory");
 }
-// The same for data that is used once: it is the first to leave L2.
-__device__ __forceinline__ void copy_bulk_once(uint32_t shared, const void* global, uint32_t bytes,
-                                               uint32_t barrier) {
+// The same for data that is used once: it is the first to leave L2. policy: use_once().
+__device__ __forceinline__ uint64_t use_once() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ void copy_bulk(uint32_t shared, const void* global, uint32_t bytes,
+                                          uint32_t barrier, uint64_t policy) {
     asm volatile(
-        "{.reg .b64 policy;\n"
-        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
-        "[%3], policy;}" ::"r"(shared),
-        "l"(global), "r"(bytes), "r"(barrier)
+        "[%3], %4;" ::"r"(shared),
+        "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
         : "memory");
 }
 
