@@ -55,6 +55,8 @@ void launch_pass(DecodeProblem problem, uint8_t* scratch, const Launch& launch, 
         std::min<int64_t>(active_clusters(reinterpret_cast<const void*>(kernel), cluster, threads,
                                           device.shared_memory_per_block, device),
                           problem.strips);
+    problem.cluster_strips = uint32_t(problem.strips / clusters);
+    problem.longer = uint32_t(problem.strips % clusters);
     problem.layout = layout_of<Shape>((problem.strips + clusters - 1) / clusters,
                                       std::max<int64_t>(1, (problem.chains + cluster - 1) / cluster),
                                       device.shared_memory_per_block);

@@ -129,24 +129,31 @@ struct MatrixSource {
     }
 };
 
-// Writes pair `pair` of token `token` to its pair's place, `at`.
+// Pair `pair` of token `token`, first read, then written to the pair's place, `at`.
 template <typename Source>
-__device__ __forceinline__ void expand_pair(const Activations& a, uint32_t tokens, uint32_t token,
-                                            uint32_t pair, uint8_t* at) {
-    const Source source{a};
-    const bool there = token < a.rows && pair * 32 < a.k;
+struct ExpandedPair {
     typename Source::Raw raw;
-    if (there) raw = source.load(a.first + token, pair * 2);
-    at += token * 32;
-#pragma unroll
-    for (int block = 0; block < 2; block++) {
-        uint32_t low[4] = {}, high[4] = {};
-        if (there) source.block(raw, block, a.first + token, pair * 2, low, high);
-        uint4* words = reinterpret_cast<uint4*>(at + block * tokens * 32);
-        words[0] = make_uint4(low[0], high[0], low[1], high[1]);
-        words[1] = make_uint4(low[2], high[2], low[3], high[3]);
+
+    static __device__ __forceinline__ bool is_there(const Activations& a, uint32_t token, uint32_t pair) {
+        return token < a.rows && pair * 32 < a.k;
     }
-}
+    __device__ __forceinline__ void load(const Activations& a, uint32_t token, uint32_t pair) {
+        if (is_there(a, token, pair)) raw = Source{a}.load(a.first + token, pair * 2);
+    }
+    __device__ __forceinline__ void store(const Activations& a, uint32_t tokens, uint32_t token,
+                                          uint32_t pair, uint8_t* at) const {
+        const bool there = is_there(a, token, pair);
+        at += token * 32;
+#pragma unroll
+        for (int block = 0; block < 2; block++) {
+            uint32_t low[4] = {}, high[4] = {};
+            if (there) Source{a}.block(raw, block, a.first + token, pair * 2, low, high);
+            uint4* words = reinterpret_cast<uint4*>(at + block * tokens * 32);
+            words[0] = make_uint4(low[0], high[0], low[1], high[1]);
+            words[1] = make_uint4(low[2], high[2], low[3], high[3]);
+        }
+    }
+};
 
 // All pairs of all tokens: a thread for each token of each pair; `pairs` of K rounded up to whole groups of
 // 64 elements.
@@ -157,8 +164,10 @@ __global__ void expand_activations(const Activations a, uint32_t tokens, uint32_
     ptx::wait_for_previous_kernel();
     ptx::let_next_kernel_start();
     const uint32_t item = blockIdx.x * blockDim.x + threadIdx.x, token = item % tokens, pair = item / tokens;
-    if (pair < pairs)
-        expand_pair<Source>(a, tokens, token, pair, expanded + uint64_t(pair) * pair_bytes(int(tokens)));
+    if (pair >= pairs) return;
+    ExpandedPair<Source> one;
+    one.load(a, token, pair);
+    one.store(a, tokens, token, pair, expanded + uint64_t(pair) * pair_bytes(int(tokens)));
 }
 
 }  // namespace halfbyte::cuda

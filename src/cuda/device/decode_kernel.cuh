@@ -19,6 +19,7 @@
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/launch.cuh"
+#include "cuda/ptx/memory.cuh"
 
 namespace halfbyte::cuda {
 
@@ -60,6 +61,7 @@ struct DecodeProblem {
     const uint8_t* special = nullptr;  // one byte for each strip
     bool settled = false;              // the weight does not depend on the kernel ahead
     uint32_t strips = 0, groups = 0, chains = 0;
+    uint32_t cluster_strips = 0, longer = 0;  // strips of a cluster; the first `longer` have one more
     DecodeLayout layout;
     Activations a;                      // for a Source
     const uint8_t* expanded = nullptr;  // what expand_activations has made
@@ -78,9 +80,9 @@ struct Units {
     uint32_t warp, strip_step, slice_step;
 
     __device__ __forceinline__ Units(const DecodeProblem& p, uint32_t warp_, uint32_t warps) : warp(warp_) {
-        const uint32_t size = ptx::cluster_size(), cluster = blockIdx.x / size, clusters = gridDim.x / size;
-        first_strip = uint32_t(uint64_t(p.strips) * cluster / clusters);
-        strips = uint32_t(uint64_t(p.strips) * (cluster + 1) / clusters) - first_strip;
+        const uint32_t size = ptx::cluster_size(), cluster = ptx::cluster_index();
+        first_strip = p.cluster_strips * cluster + min(cluster, p.longer);
+        strips = p.cluster_strips + (cluster < p.longer);
         step = size * p.layout.slices;
         enter(p, ptx::cluster_rank() * p.layout.slices, warps);
     }
@@ -179,51 +181,72 @@ __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8
     using T = typename Shape::T;
     constexpr int tokens = Shape::tokens, tiles = Shape::tiles;
     const uint32_t lane = threadIdx.x % 32, own = lane % (4 * min(tokens, 8)) * sizeof(uint2);
-    const uint8_t* const end = stage + groups * uint32_t(gpu_group_bytes);
-#pragma unroll(careful ? 1 : 4)
-    for (; stage != end; stage += gpu_group_bytes, slice += 2 * pair_bytes(tokens)) {
-        const uint4 codes = *reinterpret_cast<const uint4*>(stage + lane * 16);
-        const uint2 scales = *reinterpret_cast<const uint2*>(stage + gpu_group_code_bytes + lane / 4 * 8);
-        const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+    constexpr uint32_t unrolled = careful ? 1 : 4;
+    for (uint32_t first = 0; first < groups; first += unrolled)
 #pragma unroll
-        for (int block = 0; block < 4; block++) {
-            uint32_t a[4];
-            dequantize<T>(words[block], scales_of<T, careful>(scales, block), a);
+        for (uint32_t i = 0; i < unrolled; i++, stage += gpu_group_bytes, slice += 2 * pair_bytes(tokens)) {
+            const uint4 codes = *reinterpret_cast<const uint4*>(stage + lane * 16);
+            const uint2 scales = *reinterpret_cast<const uint2*>(stage + gpu_group_code_bytes + lane / 4 * 8);
+            const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
-            for (int tile = 0; tile < tiles; tile++) {
-                const uint2 b =
-                    *reinterpret_cast<const uint2*>(slice + (block * tokens + tile * 8) * 32 + own);
-                if constexpr (Shape::contract) {
-                    float product[4];
-                    ptx::product_bf16_16x8x16(product, a, b.x, b.y);
+            for (int block = 0; block < 4; block++) {
+                uint32_t a[4];
+                dequantize<T>(words[block], scales_of<T, careful>(scales, block), a);
 #pragma unroll
-                    for (int j = 0; j < 4; j++) acc[tile][j] += product[j];
-                } else if constexpr (std::is_same_v<T, __half>) {
-                    ptx::mma_f16_16x8x16(acc[tile], a, b.x, b.y);
-                } else {
-                    ptx::mma_bf16_16x8x16(acc[tile], a, b.x, b.y);
+                for (int tile = 0; tile < tiles; tile++) {
+                    const uint2 b =
+                        *reinterpret_cast<const uint2*>(slice + (block * tokens + tile * 8) * 32 + own);
+                    if constexpr (Shape::contract) {
+                        float product[4];
+                        ptx::product_bf16_16x8x16(product, a, b.x, b.y);
+#pragma unroll
+                        for (int j = 0; j < 4; j += tokens == 1 ? 2 : 1) acc[tile][j] += product[j];
+                    } else if constexpr (std::is_same_v<T, __half>) {
+                        ptx::mma_f16_16x8x16(acc[tile], a, b.x, b.y);
+                    } else {
+                        ptx::mma_bf16_16x8x16(acc[tile], a, b.x, b.y);
+                    }
                 }
             }
         }
-    }
 }
 
-// The activations of `groups` groups of K in shared memory. By all threads, which find them there afterwards.
-template <typename Shape>
+// The activations of `groups` groups of K in shared memory. By all threads, which then meet.
+// asked(): when they have been asked for; copies that begin earlier would delay them.
+template <typename Shape, typename Asked>
 __device__ __forceinline__ void bring_slices(const DecodeProblem& p, uint32_t first_group, uint32_t groups,
-                                             uint8_t* slices, uint32_t full, uint32_t parity) {
+                                             uint8_t* slices, uint32_t full, uint32_t parity,
+                                             const Asked& asked) {
     constexpr uint32_t group_bytes = 2 * pair_bytes(Shape::tokens);
     // Each CTA begins at another place: all read the same, and L2 gives a line to one at a time.
     if constexpr (!Shape::expanded) {
-        const uint32_t pairs = groups * 2, turn = blockIdx.x * 8 % pairs;
-        for (uint32_t item = threadIdx.x; item < pairs * Shape::tokens; item += blockDim.x) {
-            uint32_t pair = item / Shape::tokens + turn;
-            if (pair >= pairs) pair -= pairs;
-            expand_pair<typename Shape::Source>(p.a, Shape::tokens, item % Shape::tokens,
-                                                first_group * 2 + pair,
-                                                slices + pair * pair_bytes(Shape::tokens));
+        const uint32_t pairs = groups * 2, turn = blockIdx.x * 8 % pairs, items = pairs * Shape::tokens;
+        // Several at a time, loaded before the first is used.
+        constexpr uint32_t batch = sizeof(typename Shape::Source::Raw) <= 64 ? 2 : 1;
+        ExpandedPair<typename Shape::Source> loaded[batch];
+        const auto each = [&](uint32_t first, const auto& body) {
+#pragma unroll
+            for (uint32_t i = 0; i < batch; i++) {
+                const uint32_t item = first + i * blockDim.x;
+                uint32_t pair = item / Shape::tokens + turn;
+                if (pair >= pairs) pair -= pairs;
+                if (item < items) body(loaded[i], item % Shape::tokens, pair);
+            }
+        };
+        const auto load = [&](auto& one, uint32_t token, uint32_t pair) {
+            one.load(p.a, token, first_group * 2 + pair);
+        };
+        const auto store = [&](auto& one, uint32_t token, uint32_t pair) {
+            one.store(p.a, Shape::tokens, token, first_group * 2 + pair,
+                      slices + pair * pair_bytes(Shape::tokens));
+        };
+        each(threadIdx.x, load);
+        asked();
+        each(threadIdx.x, store);
+        for (uint32_t first = threadIdx.x + batch * blockDim.x; first < items; first += batch * blockDim.x) {
+            each(first, load);
+            each(first, store);
         }
-        __syncthreads();
     } else {
         const uint8_t* from = p.expanded + uint64_t(first_group) * group_bytes;
 #if __CUDA_ARCH__ >= 900
@@ -237,23 +260,54 @@ __device__ __forceinline__ void bring_slices(const DecodeProblem& p, uint32_t fi
                 ptx::copy_bulk(ptx::shared_address(slices) + low * group_bytes, from + low * group_bytes,
                                (high - low) * group_bytes, full);
         }
+        asked();
         ptx::wait(full, parity);
 #else
+        asked();
         for (uint32_t byte = threadIdx.x * 16; byte < groups * group_bytes; byte += blockDim.x * 16)
             *reinterpret_cast<uint4*>(slices + byte) = *reinterpret_cast<const uint4*>(from + byte);
-        __syncthreads();
 #endif
     }
 }
 
-// Writes what a lane of mma.sync holds of a strip and tile to d.
-__device__ __forceinline__ void store_sum(const DecodeProblem& p, uint32_t strip, uint32_t tile,
-                                          const float (&sum)[4]) {
-    const uint32_t lane = threadIdx.x % 32;
+// What a lane of mma.sync needs to write what it holds of a strip and a tile to d: the rows g and g + 8 of
+// the strip, the tokens 2q and 2q + 1 of the tile. All is read before anything is written.
+struct SumOutput {
+    uint32_t token, row;
+    float column[2], bias[2], decode[2];
+
+    __device__ __forceinline__ SumOutput(const ProductOutput& out, uint32_t strip, uint32_t tile) {
+        const uint32_t lane = threadIdx.x % 32;
+        token = tile * 8 + lane % 4 * 2, row = strip * 16 + lane / 4;
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-        p.output.store(tile * 8 + lane % 4 * 2 + j % 2, strip * 16 + lane / 4 + j / 2 * 8,
-                       sum[j] * p.unscale);
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t n = min(row + 8 * i, out.columns - 1), m = min(token + i, out.rows - 1);
+            column[i] = out.column_decode[n];
+            // -0 changes nothing
+            bias[i] = out.bias != nullptr ? load_widened(out.bias, out.bias_type, n) : -0.0f;
+            decode[i] = out.row_decode != nullptr ? out.row_decode[out.row_decode_per_row ? m : 0] : 1.0f;
+        }
+    }
+    __device__ __forceinline__ void store(const ProductOutput& out, const float (&sum)[4],
+                                          float unscale) const {
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            const uint32_t m = token + j % 2, n = row + j / 2 * 8;
+            if (m < out.rows && n < out.columns)
+                out.store(m, n, sum[j] * unscale * (decode[j % 2] * column[j / 2]) + bias[j / 2]);
+        }
+    }
+};
+
+// The columns [first, first + count) of what SumOutput reads.
+__device__ __forceinline__ void prefetch_output(const ProductOutput& output, uint32_t first, uint32_t count) {
+    constexpr uint32_t line = 32;  // elements
+    const uint32_t column = first + threadIdx.x * line;
+    if (column >= min(first + count, output.columns)) return;
+    ptx::prefetch_to_l2(output.column_decode + column);
+    if (output.bias != nullptr)
+        ptx::prefetch_to_l2(static_cast<const uint8_t*>(output.bias) +
+                            column * (output.bias_type == DType::f32 ? 4 : 2));
 }
 
 template <typename Shape>
@@ -282,13 +336,16 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
 #endif
     if (!p.settled) ptx::wait_for_previous_kernel();
     Units units(p, warp, Shape::warps);
+    // Small reads go ahead of the copies, behind which they would wait long. What the end needs comes to L2.
+    uint32_t flag = 0;
+    if (threadIdx.x < units.strips) flag = p.special[units.first_strip + threadIdx.x];
+    prefetch_output(p.output, units.first_strip * 16, units.strips * 16);
     StageCursor<Shape> ahead(p, units);
-    for (uint32_t i = 0; i < layout.stages; i++, ahead.next(p)) ring.begin_copy(i, ahead.at, ahead.bytes(p));
-
+    ring.begin_copy(0, ahead.at, ahead.bytes(p));
+    ahead.next(p);
+    for (uint32_t i = threadIdx.x + blockDim.x; i < units.strips; i += blockDim.x)
+        flag |= p.special[units.first_strip + i];
     bool special = false;
-    for (uint32_t i = threadIdx.x; i < units.strips; i += blockDim.x)
-        special |= p.special[units.first_strip + i] != 0;
-    special = __syncthreads_or(special);
     ptx::wait_for_previous_kernel();
 
     // Chain c of strip i of this CTA's: at chain(c) + i * (tiles * 32). In shared memory the chains of this
@@ -301,7 +358,15 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
         if (run != 0) __syncthreads();  // the slices are free
         const uint32_t begin = units.chain * chain_groups;
         bring_slices<Shape>(p, begin, min(units.slices * chain_groups, p.groups - begin), slices, slices_full,
-                            run % 2);
+                            run % 2, [&] {
+                                if (run == 0)
+                                    for (uint32_t i = 1; i < layout.stages; i++, ahead.next(p))
+                                        ring.begin_copy(i, ahead.at, ahead.bytes(p));
+                            });
+        if (run == 0)
+            special = __syncthreads_or(int(flag));
+        else
+            __syncthreads();
         for (; units.more(); units.next()) {
             const uint32_t chain = units.chain + units.slice;
             const uint32_t groups = min(chain_groups, p.groups - chain * chain_groups);
@@ -326,10 +391,14 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
                 own[tile * 32] = make_float4(acc[tile][0], acc[tile][1], acc[tile][2], acc[tile][3]);
         }
     }
+    const uint32_t size = ptx::cluster_size(), items = units.strips * tiles;
+    uint32_t item = warp * size + ptx::cluster_rank();
+    const auto output_of = [&] {
+        return SumOutput(p.output, units.first_strip + min(item, items - 1) / tiles, item % tiles);
+    };
+    SumOutput output = output_of();
     ptx::meet_cluster();
-    const uint32_t size = ptx::cluster_size();
-    for (uint32_t item = warp * size + ptx::cluster_rank(); item < units.strips * tiles;
-         item += Shape::warps * size) {
+    while (item < items) {
         float total[4] = {};
         uint32_t owner = 0, run = 0;  // whose chains these are
         for (uint32_t chain = 0; chain < p.chains; chain += layout.slices) {
@@ -344,7 +413,9 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
             }
             if (++owner == size) owner = 0, run++;
         }
-        store_sum(p, units.first_strip + item / tiles, item % tiles, total);
+        output.store(p.output, total, p.unscale);
+        item += Shape::warps * size;
+        output = output_of();
     }
     if (in_shared && size > 1) ptx::meet_cluster();  // a CTA stays while others read its sums
 }

@@ -27,13 +27,7 @@ struct ProductOutput {
     DType type = DType::bf16;
     int64_t stride = 0;
 
-    // acc: the sum in its true size.
-    __device__ __forceinline__ void store(uint32_t m, uint32_t n, float acc) const {
-        if (m >= rows || n >= columns) return;
-        float alpha = column_decode[n];
-        if (row_decode != nullptr) alpha = row_decode[row_decode_per_row ? m : 0] * alpha;
-        float value = acc * alpha;
-        if (bias != nullptr) value += load_widened(bias, bias_type, n);
+    __device__ __forceinline__ void store(uint32_t m, uint32_t n, float value) const {
         const uint64_t index = uint64_t(m) * uint64_t(stride) + n;
         if (type == DType::f32)
             static_cast<float*>(d)[index] = value;

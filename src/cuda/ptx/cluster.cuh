@@ -21,6 +21,14 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 #endif
     return rank;
 }
+// Of this cluster in a grid of one dimension.
+__device__ __forceinline__ uint32_t cluster_index() {
+    uint32_t index = blockIdx.x;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+#endif
+    return index;
+}
 // All threads of the cluster arrive before any leaves; what they wrote before is visible to all after.
 __device__ __forceinline__ void meet_cluster() {
 #if __CUDA_ARCH__ >= 900

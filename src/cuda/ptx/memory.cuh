@@ -64,4 +64,9 @@ __device__ __forceinline__ void store_shared_16(uint32_t address, uint4 value) {
                  : "memory");
 }
 
+// The line of an address is brought to L2; nothing else depends on it. PTX ISA: prefetch.
+__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 }  // namespace halfbyte::cuda::ptx
