@@ -21,21 +21,23 @@ int64_t cluster_of(int64_t strips, int64_t chains, const DeviceInfo& device) {
     return cluster;
 }
 
-// The first of these that fits, and within it the longest ring: all activations of the CTA and all sums in
-// shared memory; all activations; as many as there is room for.
+// The first of these that fits, and within it the longest ring: all activations of the CTA and, if no other
+// CTA reads them, all sums in shared memory; all activations; as many as there is room for.
 template <typename Shape>
-DecodeLayout layout_of(int64_t own_strips, int64_t own_chains, int64_t room) {
+DecodeLayout layout_of(int64_t cluster, int64_t own_strips, int64_t own_chains, int64_t room) {
     static constexpr struct {
         uint32_t stage_groups, stages;
     } rings[] = {{8, 2}, {4, 3}, {4, 2}};
     for (const bool sums : {true, false})
         for (const auto& ring : rings) {
+            if (sums && cluster > 1) continue;
             const DecodeLayout layout = {ring.stage_groups, ring.stages, uint32_t(own_chains),
                                          uint32_t(sums ? own_chains * own_strips : 0)};
-            if (layout.shared_bytes<Shape>() <= room) return layout;
+            if (own_chains <= layout.most_slices && layout.shared_bytes<Shape>() <= room) return layout;
         }
     DecodeLayout layout;
-    const int64_t most = 1 + (room - layout.shared_bytes<Shape>()) / Shape::slice_bytes;
+    const int64_t most =
+        std::min<int64_t>(layout.most_slices, 1 + (room - layout.shared_bytes<Shape>()) / Shape::slice_bytes);
     const int64_t runs = (own_chains + most - 1) / most;
     layout.slices = uint32_t((own_chains + runs - 1) / runs);
     return layout;
@@ -57,7 +59,7 @@ void launch_pass(DecodeProblem problem, uint8_t* scratch, const Launch& launch, 
                           problem.strips);
     problem.cluster_strips = uint32_t(problem.strips / clusters);
     problem.longer = uint32_t(problem.strips % clusters);
-    problem.layout = layout_of<Shape>((problem.strips + clusters - 1) / clusters,
+    problem.layout = layout_of<Shape>(cluster, (problem.strips + clusters - 1) / clusters,
                                       std::max<int64_t>(1, (problem.chains + cluster - 1) / cluster),
                                       device.shared_memory_per_block);
     if (problem.layout.shared_sums == 0) problem.sums = reinterpret_cast<float4*>(scratch);
@@ -110,6 +112,7 @@ void launch_decode(const Args& args, Activations a, const Launch& launch, const 
     problem.groups = uint32_t(gpu_groups(k));
     problem.chains = uint32_t((k + matmul_chain_k - 1) / matmul_chain_k);
     problem.unscale = Fragments<T>::unscale * (contract ? Fragments<T>::unscale : 1.0f);
+    problem.scale_exponent = Fragments<T>::scale_exponent;
     auto* const scratch = static_cast<uint8_t*>(launch.scratch);
     const auto launch_tokens = [&](auto shape, auto* source, int64_t first) {
         using Shape = decltype(shape);

@@ -1,9 +1,9 @@
 // The activations of a product of few tokens as the operand B of 16 x 8 x 16 products.
 //
-// Pair p of the blocks of K (32 elements) begins at byte p * pair_bytes(tokens); there the uint2 at
-// (block * tokens + token) * 4 + q (block 0, 1; q 0..3) holds the elements 2q, 2q + 1 of the block (x) and 2q
-// + 8, 2q + 9 (y) of a token: what lane token % 8 * 4 + q of a warp needs. Tokens and elements that are not
-// there are 0.
+// Pair p of the blocks of K (32 elements) begins at byte p * pair_bytes(tokens); there the uint4 at token * 4
+// + q (q 0..3) holds what lane token % 8 * 4 + q of a warp needs of both blocks: the elements 2q, 2q + 1 (x)
+// and 2q + 8, 2q + 9 (y) of the first, those of the second (z, w). Tokens and elements that are not there are
+// 0.
 #pragma once
 
 #include "cuda/device/block.cuh"
@@ -143,15 +143,14 @@ struct ExpandedPair {
     __device__ __forceinline__ void store(const Activations& a, uint32_t tokens, uint32_t token,
                                           uint32_t pair, uint8_t* at) const {
         const bool there = is_there(a, token, pair);
-        at += token * 32;
+        uint32_t low[2][4] = {}, high[2][4] = {};
 #pragma unroll
-        for (int block = 0; block < 2; block++) {
-            uint32_t low[4] = {}, high[4] = {};
-            if (there) Source{a}.block(raw, block, a.first + token, pair * 2, low, high);
-            uint4* words = reinterpret_cast<uint4*>(at + block * tokens * 32);
-            words[0] = make_uint4(low[0], high[0], low[1], high[1]);
-            words[1] = make_uint4(low[2], high[2], low[3], high[3]);
-        }
+        for (int block = 0; block < 2; block++)
+            if (there) Source{a}.block(raw, block, a.first + token, pair * 2, low[block], high[block]);
+#pragma unroll
+        for (int q = 0; q < 4; q++)
+            reinterpret_cast<uint4*>(at)[token * 4 + q] =
+                make_uint4(low[0][q], high[0][q], low[1][q], high[1][q]);
     }
 };
 

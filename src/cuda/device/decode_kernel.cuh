@@ -45,15 +45,16 @@ struct DecodeShape {
 struct DecodeLayout {
     uint32_t stage_groups = 4, stages = 2;  // of a warp's ring; multiples of 4, and 2 or 3
     uint32_t slices = 1;                    // chains whose activations a CTA holds at a time
-    uint32_t shared_sums = 0;               // units whose sums are there; 0: they are in scratch memory
+    uint32_t shared_sums = 0;  // units whose sums are there, all of the cluster's; 0: they are in scratch
 
     constexpr uint32_t ring_bytes() const { return stages * stage_groups * uint32_t(gpu_group_bytes); }
     template <typename Shape>
     constexpr int64_t shared_bytes() const {
         return int64_t(slices) * Shape::slice_bytes + int64_t(shared_sums) * Shape::sum_bytes +
-               Shape::warps * (ring_bytes() + most_stages * int64_t(sizeof(uint64_t))) + 16;
+               Shape::warps * (ring_bytes() + most_stages * int64_t(sizeof(uint64_t))) +
+               most_slices * int64_t(sizeof(uint64_t));
     }
-    static constexpr uint32_t most_stages = 3;
+    static constexpr uint32_t most_stages = 3, most_slices = 32;
 };
 
 struct DecodeProblem {
@@ -66,37 +67,39 @@ struct DecodeProblem {
     Activations a;                      // for a Source
     const uint8_t* expanded = nullptr;  // what expand_activations has made
     ProductOutput output;
-    float unscale = 1;  // takes the operands' powers of two out of a sum
+    float unscale = 1;            // takes the operands' powers of two out of a sum
+    uint32_t scale_exponent = 0;  // scales_of
     // What a lane of mma.sync holds, if there are no shared_sums: [chains][strips][tiles][32 lanes].
     float4* sums = nullptr;
 };
 
 // The units of one warp in order. The CTA takes layout.slices chains at a time, from rank * slices on in
-// steps of size * slices, and of each all its strips: strip by strip, slice by slice.
+// steps of size * slices, and of each all its strips: slice by slice, strip by strip.
 struct Units {
     uint32_t first_strip, strips, step;  // of the CTA; chains from one run of slices to the next
     uint32_t chain, slices;              // the first chain of the slices that are there now, and how many
     uint32_t strip, slice;               // the unit: first_strip + strip, chain + slice
-    uint32_t warp, strip_step, slice_step;
+    uint32_t first_slice, first, strip_step, slice_step;
 
-    __device__ __forceinline__ Units(const DecodeProblem& p, uint32_t warp_, uint32_t warps) : warp(warp_) {
+    __device__ __forceinline__ Units(const DecodeProblem& p, uint32_t warp, uint32_t warps) {
         const uint32_t size = ptx::cluster_size(), cluster = ptx::cluster_index();
         first_strip = p.cluster_strips * cluster + min(cluster, p.longer);
         strips = p.cluster_strips + (cluster < p.longer);
+        first_slice = warp / strips, first = warp % strips;
+        slice_step = warps / strips, strip_step = warps % strips;
         step = size * p.layout.slices;
-        enter(p, ptx::cluster_rank() * p.layout.slices, warps);
+        enter(p, ptx::cluster_rank() * p.layout.slices);
     }
-    __device__ __forceinline__ void enter(const DecodeProblem& p, uint32_t first_chain, uint32_t warps) {
+    __device__ __forceinline__ void enter(const DecodeProblem& p, uint32_t first_chain) {
         chain = first_chain;
-        slices = chain < p.chains ? min(p.layout.slices, p.chains - chain) : 1;
-        strip = warp / slices, slice = warp % slices;
-        strip_step = warps / slices, slice_step = warps % slices;
+        slices = chain < p.chains ? min(p.layout.slices, p.chains - chain) : 0;
+        strip = first, slice = first_slice;
     }
     __device__ __forceinline__ bool more_slices(const DecodeProblem& p) const { return chain < p.chains; }
-    __device__ __forceinline__ bool more() const { return strip < strips; }
+    __device__ __forceinline__ bool more() const { return slice < slices; }
     __device__ __forceinline__ void next() {
         strip += strip_step, slice += slice_step;
-        if (slice >= slices) slice -= slices, strip++;
+        if (strip >= strips) strip -= strips, slice++;
     }
 };
 
@@ -111,7 +114,7 @@ struct StageCursor {
         enter_unit(p);
     }
     __device__ __forceinline__ void enter_unit(const DecodeProblem& p) {
-        while (!units.more() && units.more_slices(p)) units.enter(p, units.chain + units.step, Shape::warps);
+        while (!units.more() && units.more_slices(p)) units.enter(p, units.chain + units.step);
         const uint32_t first = (units.chain + units.slice) * chain_groups;
         left = units.more_slices(p) ? min(chain_groups, p.groups - first) : 0;
         at = p.weight + (uint64_t(units.first_strip + units.strip) * p.groups + first) * gpu_group_bytes;
@@ -173,14 +176,31 @@ struct Ring {
 template <typename Shape>
 using Sums = float[Shape::tiles][4];
 
+// acc += a b of one block.
+template <typename Shape>
+__device__ __forceinline__ void multiply_block(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                               float (&acc)[4]) {
+    if constexpr (Shape::contract) {
+        float product[4];
+        ptx::product_bf16_16x8x16(product, a, b0, b1);
+        // Of one token the odd columns are the even ones once more.
+#pragma unroll
+        for (int j = 0; j < 4; j += Shape::tokens == 1 ? 2 : 1) acc[j] += product[j];
+    } else if constexpr (std::is_same_v<typename Shape::T, __half>) {
+        ptx::mma_f16_16x8x16(acc, a, b0, b1);
+    } else {
+        ptx::mma_bf16_16x8x16(acc, a, b0, b1);
+    }
+}
+
 // acc += `groups` groups of a stage; slice: at the first of them. careful: any scales and any number of
 // groups, which are rare; else normal scales and a multiple of 4 groups.
 template <typename Shape, bool careful>
 __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8_t* slice, uint32_t groups,
-                                               Sums<Shape>& acc) {
+                                               uint32_t exponent, Sums<Shape>& acc) {
     using T = typename Shape::T;
     constexpr int tokens = Shape::tokens, tiles = Shape::tiles;
-    const uint32_t lane = threadIdx.x % 32, own = lane % (4 * min(tokens, 8)) * sizeof(uint2);
+    const uint32_t lane = threadIdx.x % 32, own = lane % (4 * min(tokens, 8)) * sizeof(uint4);
     constexpr uint32_t unrolled = careful ? 1 : 4;
     for (uint32_t first = 0; first < groups; first += unrolled)
 #pragma unroll
@@ -189,34 +209,29 @@ __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8
             const uint2 scales = *reinterpret_cast<const uint2*>(stage + gpu_group_code_bytes + lane / 4 * 8);
             const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
-            for (int block = 0; block < 4; block++) {
-                uint32_t a[4];
-                dequantize<T>(words[block], scales_of<T, careful>(scales, block), a);
+            for (int pair = 0; pair < 2; pair++) {
+                uint32_t a[2][4];
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    dequantize<T>(words[pair * 2 + i], scales_of<T, careful>(scales, pair * 2 + i, exponent),
+                                  a[i]);
 #pragma unroll
                 for (int tile = 0; tile < tiles; tile++) {
-                    const uint2 b =
-                        *reinterpret_cast<const uint2*>(slice + (block * tokens + tile * 8) * 32 + own);
-                    if constexpr (Shape::contract) {
-                        float product[4];
-                        ptx::product_bf16_16x8x16(product, a, b.x, b.y);
-#pragma unroll
-                        for (int j = 0; j < 4; j += tokens == 1 ? 2 : 1) acc[tile][j] += product[j];
-                    } else if constexpr (std::is_same_v<T, __half>) {
-                        ptx::mma_f16_16x8x16(acc[tile], a, b.x, b.y);
-                    } else {
-                        ptx::mma_bf16_16x8x16(acc[tile], a, b.x, b.y);
-                    }
+                    const uint4 b =
+                        *reinterpret_cast<const uint4*>(slice + (pair * tokens + tile * 8) * 64 + own);
+                    multiply_block<Shape>(a[0], b.x, b.y, acc[tile]);
+                    multiply_block<Shape>(a[1], b.z, b.w, acc[tile]);
                 }
             }
         }
 }
 
-// The activations of `groups` groups of K in shared memory. By all threads, which then meet.
+// The activations of `groups` groups of K in shared memory. By all threads, which then meet; expanded ones
+// arrive slice by slice at the barriers from `full` on.
 // asked(): when they have been asked for; copies that begin earlier would delay them.
 template <typename Shape, typename Asked>
 __device__ __forceinline__ void bring_slices(const DecodeProblem& p, uint32_t first_group, uint32_t groups,
-                                             uint8_t* slices, uint32_t full, uint32_t parity,
-                                             const Asked& asked) {
+                                             uint8_t* slices, uint32_t full, const Asked& asked) {
     constexpr uint32_t group_bytes = 2 * pair_bytes(Shape::tokens);
     // Each CTA begins at another place: all read the same, and L2 gives a line to one at a time.
     if constexpr (!Shape::expanded) {
@@ -250,18 +265,20 @@ __device__ __forceinline__ void bring_slices(const DecodeProblem& p, uint32_t fi
     } else {
         const uint8_t* from = p.expanded + uint64_t(first_group) * group_bytes;
 #if __CUDA_ARCH__ >= 900
+        // A barrier for each slice: the first ones are used while others are on their way.
         const uint32_t lane = threadIdx.x % 32;
         if (threadIdx.x < 32) {
-            if (lane == 0) ptx::arrive_and_expect(full, groups * group_bytes);
+            for (uint32_t first = 0, barrier = full; first < groups; first += chain_groups, barrier += 8) {
+                const uint32_t count = min(chain_groups, groups - first);
+                if (lane == 0) ptx::arrive_and_expect(barrier, count * group_bytes);
+                __syncwarp();
+                if (lane >= count) continue;
+                const uint32_t offset = (first + (lane + blockIdx.x) % count) * group_bytes;
+                ptx::copy_bulk(ptx::shared_address(slices) + offset, from + offset, group_bytes, barrier);
+            }
             __syncwarp();
-            const uint32_t piece = (lane + blockIdx.x) % 32, low = groups * piece / 32,
-                           high = groups * (piece + 1) / 32;
-            if (low != high)
-                ptx::copy_bulk(ptx::shared_address(slices) + low * group_bytes, from + low * group_bytes,
-                               (high - low) * group_bytes, full);
         }
         asked();
-        ptx::wait(full, parity);
 #else
         asked();
         for (uint32_t byte = threadIdx.x * 16; byte < groups * group_bytes; byte += blockDim.x * 16)
@@ -320,16 +337,18 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
     uint8_t* const barriers = shared + Shape::warps * ring_bytes;  // of the rings, then of the slices
     const uint32_t slices_full = ptx::shared_address(barriers) + Shape::warps * layout.most_stages * 8;
     float4* const shared_sums =
-        reinterpret_cast<float4*>(barriers + Shape::warps * layout.most_stages * 8 + 16);
+        reinterpret_cast<float4*>(barriers + (Shape::warps * layout.most_stages + layout.most_slices) * 8);
     uint8_t* const slices = reinterpret_cast<uint8_t*>(shared_sums) + layout.shared_sums * Shape::sum_bytes;
     Ring ring{shared + warp * ring_bytes, ptx::shared_address(barriers) + warp * layout.most_stages * 8,
               stage_groups * uint32_t(gpu_group_bytes), layout.stages, ptx::use_once()};
 
+    const uint32_t exponent = p.scale_exponent;
     ptx::let_next_kernel_start();
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
         for (uint32_t i = 0; i < layout.stages; i++) ptx::init_barrier(ring.full + 8 * i, 1);
-        if (warp == 0) ptx::init_barrier(slices_full, 1);
+        if (Shape::expanded && warp == 0)
+            for (uint32_t i = 0; i < layout.slices; i++) ptx::init_barrier(slices_full + 8 * i, 1);
         ptx::publish_barriers();
     }
     __syncwarp();
@@ -348,17 +367,15 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
     bool special = false;
     ptx::wait_for_previous_kernel();
 
-    // Chain c of strip i of this CTA's: at chain(c) + i * (tiles * 32). In shared memory the chains of this
-    // CTA alone.
+    // Chain c of the cluster's strip i: at c * sums_of_chain + i * (tiles * 32).
     const bool in_shared = layout.shared_sums != 0;
     float4* const sums = in_shared ? shared_sums : p.sums + uint64_t(units.first_strip) * (tiles * 32);
     const uint64_t sums_of_chain = uint64_t(in_shared ? units.strips : p.strips) * (tiles * 32);
-    for (uint32_t run = 0; units.more_slices(p);
-         units.enter(p, units.chain + units.step, Shape::warps), run++) {
+    for (uint32_t run = 0; units.more_slices(p); units.enter(p, units.chain + units.step), run++) {
         if (run != 0) __syncthreads();  // the slices are free
         const uint32_t begin = units.chain * chain_groups;
         bring_slices<Shape>(p, begin, min(units.slices * chain_groups, p.groups - begin), slices, slices_full,
-                            run % 2, [&] {
+                            [&] {
                                 if (run == 0)
                                     for (uint32_t i = 1; i < layout.stages; i++, ahead.next(p))
                                         ring.begin_copy(i, ahead.at, ahead.bytes(p));
@@ -371,21 +388,24 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
             const uint32_t chain = units.chain + units.slice;
             const uint32_t groups = min(chain_groups, p.groups - chain * chain_groups);
             Sums<Shape> acc = {};
+#if __CUDA_ARCH__ >= 900
+            if (Shape::expanded) ptx::wait(slices_full + 8 * units.slice, run % 2);
+#endif
             const uint8_t* at = slices + units.slice * Shape::slice_bytes;
             for (uint32_t group = 0; group < groups;
                  group += stage_groups, at += stage_groups * group_bytes) {
                 ring.await();
                 if (special || groups - group < stage_groups)
-                    multiply_stage<Shape, true>(ring.stage(), at, min(stage_groups, groups - group), acc);
+                    multiply_stage<Shape, true>(ring.stage(), at, min(stage_groups, groups - group), exponent,
+                                                acc);
                 else
-                    multiply_stage<Shape, false>(ring.stage(), at, stage_groups, acc);
+                    multiply_stage<Shape, false>(ring.stage(), at, stage_groups, exponent, acc);
                 __syncwarp();  // all lanes have read the stage
                 ring.begin_copy(ring.slot, ahead.at, ahead.bytes(p));
                 ahead.next(p);
                 ring.advance();
             }
-            const uint32_t place = in_shared ? run * layout.slices + units.slice : chain;
-            float4* own = sums + place * sums_of_chain + units.strip * (tiles * 32) + lane;
+            float4* own = sums + chain * sums_of_chain + units.strip * (tiles * 32) + lane;
 #pragma unroll
             for (int tile = 0; tile < int(tiles); tile++)
                 own[tile * 32] = make_float4(acc[tile][0], acc[tile][1], acc[tile][2], acc[tile][3]);
@@ -400,24 +420,16 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
     ptx::meet_cluster();
     while (item < items) {
         float total[4] = {};
-        uint32_t owner = 0, run = 0;  // whose chains these are
-        for (uint32_t chain = 0; chain < p.chains; chain += layout.slices) {
-            const uint32_t count = min(layout.slices, p.chains - chain);
-            const float4* from = (in_shared ? ptx::in_cta(sums, owner) + run * layout.slices * sums_of_chain
-                                            : sums + chain * sums_of_chain) +
-                                 item * 32 + lane;
-#pragma unroll 4
-            for (uint32_t slice = 0; slice < count; slice++) {
-                const float4 sum = from[slice * sums_of_chain];
-                total[0] += sum.x, total[1] += sum.y, total[2] += sum.z, total[3] += sum.w;
-            }
-            if (++owner == size) owner = 0, run++;
+        const float4* from = sums + item * 32 + lane;
+#pragma unroll 8
+        for (uint32_t chain = 0; chain < p.chains; chain++) {
+            const float4 sum = from[chain * sums_of_chain];
+            total[0] += sum.x, total[1] += sum.y, total[2] += sum.z, total[3] += sum.w;
         }
         output.store(p.output, total, p.unscale);
         item += Shape::warps * size;
         output = output_of();
     }
-    if (in_shared && size > 1) ptx::meet_cluster();  // a CTA stays while others read its sums
 }
 
 }  // namespace halfbyte::cuda

@@ -30,9 +30,10 @@ struct Fragments<__nv_bfloat16> {
         a[3] = ((word << 6) & 0x80C080C0u) | ((word >> 2) & 0x01000100u);
     }
     // The scales of a block in the halves, row g low and row g + 8 high, from the word of a pair of blocks;
-    // normal positive ones only.
-    static __device__ __forceinline__ uint32_t normal_scales(uint32_t word, int block) {
-        return ((block % 2 == 0 ? word << 4 : word >> 4) & 0x0FF00FF0u) | 0x70007000u;
+    // normal positive ones only. exponent: scale_exponent.
+    static constexpr uint32_t scale_exponent = 0x70007000u;
+    static __device__ __forceinline__ uint32_t normal_scales(uint32_t word, int block, uint32_t exponent) {
+        return ((block % 2 == 0 ? word << 4 : word >> 4) & 0x0FF00FF0u) | exponent;
     }
     static __device__ __forceinline__ uint32_t scale(uint32_t byte) {  // any
         return __float_as_uint(ptx::decode_e4m3(byte) * 0x1p104f) >> 16;
@@ -57,9 +58,10 @@ struct Fragments<__half> {
         a[2] = (__funnelshift_l(word, word, 10) & sign) | (__funnelshift_l(word, word, 13) & magnitude);
         a[3] = ((word << 6) & sign) | ((word << 9) & 0x06000600u) | ((word << 1) & 0x08000800u);
     }
-    static __device__ __forceinline__ uint32_t normal_scales(uint32_t word, int block) {
+    static constexpr uint32_t scale_exponent = 0x3C003C00u;
+    static __device__ __forceinline__ uint32_t normal_scales(uint32_t word, int block, uint32_t exponent) {
         const uint32_t bytes = block % 2 == 0 ? word & 0x00FF00FFu : (word >> 8) & 0x00FF00FFu;
-        return bytes * 128 + 0x3C003C00u;
+        return bytes * 128 + exponent;
     }
     static __device__ __forceinline__ uint32_t scale(uint32_t byte) {
         return __half_as_ushort(__float2half_rn(ptx::decode_e4m3(byte) * 0x1p7f));
@@ -80,11 +82,12 @@ __device__ __forceinline__ void dequantize(uint32_t word, uint32_t scales, uint3
     a[3] = Fragments<T>::multiply(a[3], high);
 }
 
-// The scales of one block of a group, from its two words.
+// The scales of one block of a group, from its two words. exponent:
+// in_register(Fragments<T>::scale_exponent).
 template <typename T, bool special>
-__device__ __forceinline__ uint32_t scales_of(uint2 words, int block) {
+__device__ __forceinline__ uint32_t scales_of(uint2 words, int block, uint32_t exponent) {
     const uint32_t word = block < 2 ? words.x : words.y;
-    if (!special) return Fragments<T>::normal_scales(word, block);
+    if (!special) return Fragments<T>::normal_scales(word, block, exponent);
     return Fragments<T>::scale(word >> block % 2 * 8 & 0xFF) |
            Fragments<T>::scale(word >> (16 + block % 2 * 8) & 0xFF) << 16;
 }

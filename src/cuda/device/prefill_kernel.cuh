@@ -58,7 +58,8 @@ struct PrefillProblem {
     uint32_t strips = 0, groups = 0;
     uint32_t row_tiles = 0, token_tiles = 0;  // row tiles of a whole cluster
     ProductOutput output;
-    float unscale = 1;  // takes the operands' powers of two out of a sum
+    float unscale = 1;            // takes the operands' powers of two out of a sum
+    uint32_t scale_exponent = 0;  // scales_of
 
     // Of a tile: the groups and, so that a loop has whole steps, some of zeros behind them.
     template <typename S>
@@ -149,12 +150,12 @@ struct StripGroup {
         scales = ptx::load_shared_8(strip + uint32_t(gpu_group_code_bytes) + lane / 4 * 8);
     }
     template <typename T, bool special>
-    __device__ __forceinline__ void operand(int block, uint32_t (&a)[4]) const {
+    __device__ __forceinline__ void operand(int block, uint32_t exponent, uint32_t (&a)[4]) const {
         dequantize<T>(block == 0   ? codes.x
                       : block == 1 ? codes.y
                       : block == 2 ? codes.z
                                    : codes.w,
-                      scales_of<T, special>(scales, block), a);
+                      scales_of<T, special>(scales, block, exponent), a);
     }
 };
 
@@ -262,6 +263,8 @@ struct Multiplier {
                    x_sixteenths = (shared.x + token_warpgroup * (S::tokens * 128)) / 16;
     RingPlace<S> place;
 
+    const uint32_t exponent = p.scale_exponent;
+
     // The next stage has arrived: what the lane needs of W.
     __device__ __forceinline__ StripGroup wait_for_group() const {
         ptx::wait(shared.full + 8 * place.stage, place.parity);
@@ -303,7 +306,7 @@ struct Multiplier {
                 place.next();
 #pragma unroll
                 for (int block = 0; block < 4; block++) {
-                    group.operand<T, special>(block, a[block]);
+                    group.operand<T, special>(block, exponent, a[block]);
                     ptx::wgmma_fence();
                     multiply(chain, a[block], x + 2 * block, block > 0 || i > 0);
                     ptx::wgmma_commit();
@@ -332,7 +335,7 @@ struct Multiplier {
 #pragma unroll
         for (int i = 0; i < registers; i++) chain[i] = 0.0f;
         StripGroup group = wait_for_group();
-        group.operand<T, special>(0, a[0]);
+        group.operand<T, special>(0, exponent, a[0]);
         for (uint32_t i = 0;; i += S::stages_a_step) {
             const bool last = i + S::stages_a_step >= p.stages<S>();
 #pragma unroll
@@ -348,11 +351,11 @@ struct Multiplier {
                     multiply(product[step % products], a[block], x + 2 * block + piece * (S::piece * 8),
                              false);
                     ptx::wgmma_commit();
-                    if (piece == 0 && block < 3) group.operand<T, special>(block + 1, a[block + 1]);
+                    if (piece == 0 && block < 3) group.operand<T, special>(block + 1, exponent, a[block + 1]);
                     if (step % steps_a_stage == steps_a_stage - 1 && (step < steps - 1 || !last))
                         group = wait_for_group();
                     if (step % steps_a_stage == steps_a_stage - 1 && step < steps - 1)
-                        group.operand<T, special>(0, a[0]);
+                        group.operand<T, special>(0, exponent, a[0]);
                 }
                 const int added = step - (products - 1);
                 if (added < 0) continue;
@@ -369,7 +372,7 @@ struct Multiplier {
                 if (added % steps_a_stage == steps_a_stage - 1) release(stage[added / steps_a_stage]);
             }
             if (last) break;
-            group.operand<T, special>(0, a[0]);
+            group.operand<T, special>(0, exponent, a[0]);
             if ((i + S::stages_a_step) % prefill_chain_groups == 0) {
                 add_to_totals(chain, i >= prefill_chain_groups, true);
 #pragma unroll
@@ -507,6 +510,7 @@ template <typename T, typename S>
 void launch_prefill(const ConstMatrix& x, PrefillProblem problem, const Launch& launch,
                     const DeviceInfo& device) {
     const auto kernel = prefill_kernel<T, S>;
+    problem.scale_exponent = Fragments<T>::scale_exponent;
     const int64_t tile_rows = int64_t(S::cluster) * S::row_warpgroups * 64;
     problem.row_tiles = uint32_t((problem.output.columns + tile_rows - 1) / tile_rows);
     problem.token_tiles = uint32_t((problem.output.rows + S::tile_tokens - 1) / S::tile_tokens);

@@ -39,16 +39,4 @@ __device__ __forceinline__ void meet_cluster() {
 #endif
 }
 
-// The same place in the shared memory of another CTA of the cluster. PTX ISA: mapa.
-template <typename T>
-__device__ __forceinline__ T* in_cta(T* shared, uint32_t rank) {
-#if __CUDA_ARCH__ >= 900
-    uint64_t there;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(shared), "r"(rank));
-    return reinterpret_cast<T*>(there);
-#else
-    return shared;
-#endif
-}
-
 }  // namespace halfbyte::cuda::ptx
