@@ -28,14 +28,18 @@ DecodeLayout layout_of(int64_t cluster, int64_t own_strips, int64_t own_chains, 
     static constexpr struct {
         uint32_t stage_groups, stages;
     } rings[] = {{8, 2}, {4, 3}, {4, 2}};
+    DecodeLayout layout;
+    // Fewer warps than the most if they have one unit each: they begin sooner.
+    layout.warps = uint32_t(std::clamp<int64_t>(own_strips * own_chains, 8, Shape::warps));
     for (const bool sums : {true, false})
         for (const auto& ring : rings) {
             if (sums && cluster > 1) continue;
-            const DecodeLayout layout = {ring.stage_groups, ring.stages, uint32_t(own_chains),
-                                         uint32_t(sums ? own_chains * own_strips : 0)};
+            layout.stage_groups = ring.stage_groups, layout.stages = ring.stages;
+            layout.slices = uint32_t(own_chains);
+            layout.shared_sums = uint32_t(sums ? own_chains * own_strips : 0);
             if (own_chains <= layout.most_slices && layout.shared_bytes<Shape>() <= room) return layout;
         }
-    DecodeLayout layout;
+    layout.slices = 1;
     const int64_t most =
         std::min<int64_t>(layout.most_slices, 1 + (room - layout.shared_bytes<Shape>()) / Shape::slice_bytes);
     const int64_t runs = (own_chains + most - 1) / most;
@@ -43,18 +47,20 @@ DecodeLayout layout_of(int64_t cluster, int64_t own_strips, int64_t own_chains, 
     return layout;
 }
 
+// With the shortest ring and one slice.
 template <typename Shape>
 bool fits(const DeviceInfo& device) {
-    return DecodeLayout().shared_bytes<Shape>() <= device.shared_memory_per_block;
+    DecodeLayout least;
+    least.warps = Shape::warps;
+    return least.shared_bytes<Shape>() <= device.shared_memory_per_block;
 }
 
 template <typename Shape>
 void launch_pass(DecodeProblem problem, uint8_t* scratch, const Launch& launch, const DeviceInfo& device) {
-    const int threads = Shape::warps * 32;
     const auto kernel = decode_kernel<Shape>;
     const int64_t cluster = cluster_of<Shape>(problem.strips, problem.chains, device);
     const int64_t clusters =
-        std::min<int64_t>(active_clusters(reinterpret_cast<const void*>(kernel), cluster, threads,
+        std::min<int64_t>(active_clusters(reinterpret_cast<const void*>(kernel), cluster, Shape::warps * 32,
                                           device.shared_memory_per_block, device),
                           problem.strips);
     problem.cluster_strips = uint32_t(problem.strips / clusters);
@@ -63,16 +69,23 @@ void launch_pass(DecodeProblem problem, uint8_t* scratch, const Launch& launch, 
                                       std::max<int64_t>(1, (problem.chains + cluster - 1) / cluster),
                                       device.shared_memory_per_block);
     if (problem.layout.shared_sums == 0) problem.sums = reinterpret_cast<float4*>(scratch);
-    launch_clusters(kernel, unsigned(cluster), unsigned(clusters), threads,
+    launch_clusters(kernel, unsigned(cluster), unsigned(clusters), int(problem.layout.warps) * 32,
                     size_t(problem.layout.shared_bytes<Shape>()), launch, problem);
 }
 
+// Each CTA asks for more than half of the shared memory of a multiprocessor, so that it is alone there. While
+// the product ahead ends, all would else gather on the few multiprocessors that are free first, and take
+// several times as long.
 template <typename Source>
-void launch_expand(const Activations& a, uint32_t tokens, uint8_t* expanded, const Launch& launch) {
+void launch_expand(const Activations& a, uint32_t tokens, uint8_t* expanded, const Launch& launch,
+                   const DeviceInfo& device) {
     const int64_t pairs = gpu_groups(a.k) * 2, threads = 128;
     if (pairs == 0) return;
-    launch_grid(expand_activations<Source>, dim3(unsigned((pairs * tokens + threads - 1) / threads)),
-                int(threads), 0, launch, a, tokens, uint32_t(pairs), expanded);
+    const auto kernel = expand_activations<Source>;
+    active_clusters(reinterpret_cast<const void*>(kernel), 1, int(threads), 0, device);
+    launch_grid(kernel, dim3(unsigned((pairs * tokens + threads - 1) / threads)), int(threads),
+                size_t(device.shared_memory_per_block / 2 + 1024), launch, a, tokens, uint32_t(pairs),
+                expanded);
 }
 
 // body with the Source of the activations, as a null pointer to it.
@@ -121,7 +134,7 @@ void launch_decode(const Args& args, Activations a, const Launch& launch, const 
         problem.output = output_of(args, first, a.rows);
         uint8_t* sums = scratch;
         if constexpr (Shape::expanded) {
-            launch_expand<std::remove_pointer_t<decltype(source)>>(a, Shape::tokens, scratch, launch);
+            launch_expand<std::remove_pointer_t<decltype(source)>>(a, Shape::tokens, scratch, launch, device);
             problem.expanded = scratch;
             sums += gpu_groups(k) * 2 * pair_bytes(Shape::tokens);
         } else {

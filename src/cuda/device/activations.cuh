@@ -1,9 +1,9 @@
 // The activations of a product of few tokens as the operand B of 16 x 8 x 16 products.
 //
-// Pair p of the blocks of K (32 elements) begins at byte p * pair_bytes(tokens); there the uint4 at token * 4
-// + q (q 0..3) holds what lane token % 8 * 4 + q of a warp needs of both blocks: the elements 2q, 2q + 1 (x)
-// and 2q + 8, 2q + 9 (y) of the first, those of the second (z, w). Tokens and elements that are not there are
-// 0.
+// Pair p of the blocks of K (32 elements) begins at byte p * pair_bytes(tokens); there the uint4 at
+// operand_place(token, q) (q 0..3) holds what lane token % 8 * 4 + q of a warp needs of both blocks: the
+// elements 2q, 2q + 1 (x) and 2q + 8, 2q + 9 (y) of the first, those of the second (z, w). Tokens and
+// elements that are not there are 0.
 #pragma once
 
 #include "cuda/device/block.cuh"
@@ -16,6 +16,11 @@ namespace halfbyte::cuda {
 
 constexpr int pair_bytes(int tokens) {
     return 64 * tokens;
+}
+// Neighbouring tokens are turned, so that threads that write one q of 8 tokens each meet all banks of shared
+// memory.
+constexpr uint32_t operand_place(uint32_t token, uint32_t q) {
+    return token * 4 + (q ^ (token / 2 % 4));
 }
 
 // Quantised codes, or a matrix x that is used as it is or, with an encode_scale, quantised.
@@ -149,7 +154,7 @@ struct ExpandedPair {
             if (there) Source{a}.block(raw, block, a.first + token, pair * 2, low[block], high[block]);
 #pragma unroll
         for (int q = 0; q < 4; q++)
-            reinterpret_cast<uint4*>(at)[token * 4 + q] =
+            reinterpret_cast<uint4*>(at)[operand_place(token, q)] =
                 make_uint4(low[0][q], high[0][q], low[1][q], high[1][q]);
     }
 };

@@ -41,20 +41,21 @@ struct DecodeShape {
     static constexpr int sum_bytes = tiles * 512;  // of a unit
 };
 
-// How a CTA uses its shared memory.
+// How a CTA uses its warps and its shared memory.
 struct DecodeLayout {
-    uint32_t stage_groups = 4, stages = 2;  // of a warp's ring; multiples of 4, and 2 or 3
+    uint32_t warps = 16;                    // no more than the shape's
+    uint32_t stage_groups = 4, stages = 2;  // of a warp's ring; a multiple of 4, and 2 or 3
     uint32_t slices = 1;                    // chains whose activations a CTA holds at a time
     uint32_t shared_sums = 0;  // units whose sums are there, all of the cluster's; 0: they are in scratch
 
+    static constexpr uint32_t most_stages = 4, most_slices = 32;  // of barriers that there is room for
     constexpr uint32_t ring_bytes() const { return stages * stage_groups * uint32_t(gpu_group_bytes); }
     template <typename Shape>
     constexpr int64_t shared_bytes() const {
         return int64_t(slices) * Shape::slice_bytes + int64_t(shared_sums) * Shape::sum_bytes +
-               Shape::warps * (ring_bytes() + most_stages * int64_t(sizeof(uint64_t))) +
+               int64_t(warps) * (ring_bytes() + most_stages * int64_t(sizeof(uint64_t))) +
                most_slices * int64_t(sizeof(uint64_t));
     }
-    static constexpr uint32_t most_stages = 3, most_slices = 32;
 };
 
 struct DecodeProblem {
@@ -81,8 +82,8 @@ struct Units {
     uint32_t strip, slice;               // the unit: first_strip + strip, chain + slice
     uint32_t first_slice, first, strip_step, slice_step;
 
-    __device__ __forceinline__ Units(const DecodeProblem& p, uint32_t warp, uint32_t warps) {
-        const uint32_t size = ptx::cluster_size(), cluster = ptx::cluster_index();
+    __device__ __forceinline__ Units(const DecodeProblem& p, uint32_t warp) {
+        const uint32_t size = ptx::cluster_size(), cluster = ptx::cluster_index(), warps = p.layout.warps;
         first_strip = p.cluster_strips * cluster + min(cluster, p.longer);
         strips = p.cluster_strips + (cluster < p.longer);
         first_slice = warp / strips, first = warp % strips;
@@ -200,7 +201,8 @@ __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8
                                                uint32_t exponent, Sums<Shape>& acc) {
     using T = typename Shape::T;
     constexpr int tokens = Shape::tokens, tiles = Shape::tiles;
-    const uint32_t lane = threadIdx.x % 32, own = lane % (4 * min(tokens, 8)) * sizeof(uint4);
+    const uint32_t lane = threadIdx.x % 32,
+                   own = operand_place(lane / 4 % min(tokens, 8), lane % 4) * sizeof(uint4);
     constexpr uint32_t unrolled = careful ? 1 : 4;
     for (uint32_t first = 0; first < groups; first += unrolled)
 #pragma unroll
@@ -334,12 +336,14 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
     const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     const DecodeLayout& layout = p.layout;
     const uint32_t ring_bytes = layout.ring_bytes(), stage_groups = layout.stage_groups;
-    uint8_t* const barriers = shared + Shape::warps * ring_bytes;  // of the rings, then of the slices
-    const uint32_t slices_full = ptx::shared_address(barriers) + Shape::warps * layout.most_stages * 8;
+    // Rings, their barriers, barriers of the slices, sums, slices.
+    uint8_t* const barriers = shared + layout.warps * ring_bytes;
+    const uint32_t rings_full = ptx::shared_address(barriers),
+                   slices_full = rings_full + layout.warps * layout.most_stages * 8;
     float4* const shared_sums =
-        reinterpret_cast<float4*>(barriers + (Shape::warps * layout.most_stages + layout.most_slices) * 8);
+        reinterpret_cast<float4*>(barriers + (layout.warps * layout.most_stages + layout.most_slices) * 8);
     uint8_t* const slices = reinterpret_cast<uint8_t*>(shared_sums) + layout.shared_sums * Shape::sum_bytes;
-    Ring ring{shared + warp * ring_bytes, ptx::shared_address(barriers) + warp * layout.most_stages * 8,
+    Ring ring{shared + warp * ring_bytes, rings_full + warp * layout.most_stages * 8,
               stage_groups * uint32_t(gpu_group_bytes), layout.stages, ptx::use_once()};
 
     const uint32_t exponent = p.scale_exponent;
@@ -354,7 +358,7 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
     __syncwarp();
 #endif
     if (!p.settled) ptx::wait_for_previous_kernel();
-    Units units(p, warp, Shape::warps);
+    Units units(p, warp);
     // Small reads go ahead of the copies, behind which they would wait long. What the end needs comes to L2.
     uint32_t flag = 0;
     if (threadIdx.x < units.strips) flag = p.special[units.first_strip + threadIdx.x];
@@ -427,7 +431,7 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
             total[0] += sum.x, total[1] += sum.y, total[2] += sum.z, total[3] += sum.w;
         }
         output.store(p.output, total, p.unscale);
-        item += Shape::warps * size;
+        item += layout.warps * size;
         output = output_of();
     }
 }
