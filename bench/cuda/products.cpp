@@ -292,7 +292,7 @@ double time_cublas(const Context& context, const ProductRow& row, std::string& n
     const Weights& weights = context.weights;
     return gpu.time(launches_of(row, row.m > 64 ? 16 : rotated_bytes / (row.n * row.k * 2) + 1),
                     [&](int64_t set) {
-                        cuda::lt_matmul(product, weights.x(), weights.dense(set), nullptr, weights.d(),
+                        cuda::lt_matmul(product, weights.x(), weights.dense(set), weights.d(),
                                         context.scratch.data(), gpu.launch().stream);
                     });
 }

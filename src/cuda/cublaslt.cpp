@@ -100,8 +100,6 @@ struct Described {
         check_lt(lt().desc_create(&desc.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
         set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
         set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
-        if (p.column_alpha)
-            set(CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_ZERO);
         if (p.operand == CUDA_R_4F_E2M1) {
             set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3);
             set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3);
@@ -113,10 +111,8 @@ struct Described {
         layout(d, p.result, p.n, p.m, p.d_stride);
         preference.destroy = lt().preference_destroy;
         check_lt(lt().preference_create(&preference.handle), "cublasLtMatmulPreferenceCreate");
-        const uint64_t bytes = uint64_t(lt_workspace_bytes);
-        check_lt(lt().preference_set(preference.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
-                                     sizeof bytes),
-                 "cublasLtMatmulPreferenceSetAttribute");
+        prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(lt_workspace_bytes));
+        prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.x_alignment);
     }
     // The heuristic's first algorithm; false if it knows none.
     bool find(cublasLtMatmulHeuristicResult_t& result) const {
@@ -132,6 +128,12 @@ struct Described {
     void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
         check_lt(lt().desc_set(desc.handle, attribute, static_cast<const void*>(&value), sizeof value),
                  "cublasLtMatmulDescSetAttribute");
+    }
+    template <typename Value>
+    void prefer(cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
+        check_lt(
+            lt().preference_set(preference.handle, attribute, static_cast<const void*>(&value), sizeof value),
+            "cublasLtMatmulPreferenceSetAttribute");
     }
     static void layout(Owned<cublasLtMatrixLayout_t>& owned, cudaDataType_t type, int64_t rows,
                        int64_t columns, int64_t stride) {
@@ -177,48 +179,52 @@ std::string lt_unsupported_reason(const LtProduct& product) {
     return algorithm_of(Described(product), product) ? "" : "cuBLASLt's heuristic: not supported";
 }
 
-void lt_matmul(const LtProduct& product, const void* x, const void* w, const float* alpha, void* d,
-               void* workspace, Stream stream) {
+void lt_matmul(const LtProduct& product, const void* x, const void* w, void* d, void* workspace,
+               Stream stream) {
     check(lt().reason.empty(), ErrorKind::unsupported, "{}", lt().reason);
     const Described described(product);
     const std::optional<cublasLtMatmulAlgo_t> algorithm = algorithm_of(described, product);
     check(algorithm.has_value(), ErrorKind::unsupported, "cuBLASLt's heuristic: not supported");
     const float one = 1.0f, zero = 0.0f;
-    check_lt(
-        lt().matmul(handle_of_current_device(), described.desc.handle, product.column_alpha ? alpha : &one, w,
-                    described.w.handle, x, described.x.handle, &zero, d, described.d.handle, d,
-                    described.d.handle, &*algorithm, workspace, size_t(lt_workspace_bytes), stream),
-        "cublasLtMatmul");
+    check_lt(lt().matmul(handle_of_current_device(), described.desc.handle, &one, w, described.w.handle, x,
+                         described.x.handle, &zero, d, described.d.handle, d, described.d.handle, &*algorithm,
+                         workspace, size_t(lt_workspace_bytes), stream),
+             "cublasLtMatmul");
 }
 
 cudaDataType_t lt_type_of(DType type) {
     return type == DType::f32 ? CUDA_R_32F : type == DType::f16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
+uint32_t lt_alignment_of(const void* address) {
+    const auto bits = reinterpret_cast<uintptr_t>(address) | 256;
+    return uint32_t(bits & ~(bits - 1));
+}
+
 LtProduct lt_product(const MatmulW4A16Args& args) {
     return {.operand = lt_type_of(args.x.type),
-            .result = lt_type_of(args.d.type),
+            .result = CUDA_R_32F,
             .m = args.d.rows,
             .n = args.w.n,
             .k = args.w.k,
             .x_stride = args.x.stride,
             .w_stride = round_up(args.w.k, gpu_group_k),
-            .d_stride = args.d.stride,
-            .column_alpha = true};
+            .d_stride = args.w.n,
+            .x_alignment = lt_alignment_of(args.x.data)};
 }
 
 LtProduct lt_product(const MatmulW4A4Args& args, const uint8_t* w_scales) {
     return {.operand = CUDA_R_4F_E2M1,
-            .result = lt_type_of(args.d.type),
+            .result = CUDA_R_32F,
             .m = args.d.rows,
             .n = args.w.n,
             .k = args.w.k,
             .x_stride = args.a.shape.padded_k,
             .w_stride = args.w.k,
-            .d_stride = args.d.stride,
+            .d_stride = args.w.n,
+            .x_alignment = lt_alignment_of(args.a.codes),
             .x_scales = args.a.block_scales,
-            .w_scales = w_scales,
-            .column_alpha = true};
+            .w_scales = w_scales};
 }
 
 }  // namespace halfbyte::cuda

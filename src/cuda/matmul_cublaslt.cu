@@ -2,12 +2,14 @@
 // each launch first writes the weight into the scratch in a form that it reads:
 //   cublaslt_dequantised (W4A16, library): code * SF in the type of x, exact
 //   cublaslt_nvfp4 (W4A4, tensor_core, Blackwell): codes [n, k/2] and block scales in tiles of 128 x 4
+// Its FP32 sums become d in a kernel of their own, since each column has its factor.
 // The order of its sums is its own, and may depend on M.
 #include "cuda/cublaslt.h"
 #include "cuda/device/block.cuh"
 #include "cuda/device/unpack.cuh"
 #include "cuda/launch.h"
 #include "cuda/operations.h"
+#include "cuda/products.h"
 #include "cuda/ptx/launch.cuh"
 
 namespace halfbyte::cuda {
@@ -15,12 +17,17 @@ namespace {
 
 constexpr int threads = 256;
 
-// alpha[n] = fl(Da * Dw[n])
-__global__ void __launch_bounds__(threads)
-    multiply_scales(const float* row_decode, const float* column_decode, float* alpha, int64_t n) {
+// d from the sums [m, n].
+__global__ void __launch_bounds__(threads) finish_product(const float* sums, const ProductOutput output) {
     ptx::wait_for_previous_kernel();
-    const int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x;
-    if (i < n) alpha[i] = (row_decode == nullptr ? 1.0f : *row_decode) * column_decode[i];
+    const uint32_t n = blockIdx.x * threads + threadIdx.x;
+    if (n >= output.columns) return;
+    const float column = output.column_decode[n],
+                bias = output.bias == nullptr ? -0.0f : load_widened(output.bias, output.bias_type, n);
+    for (uint32_t m = blockIdx.y; m < output.rows; m += gridDim.y) {
+        const float alpha = output.row_decode_of(m) * column;
+        output.store(m, n, sums[uint64_t(m) * output.columns + n] * alpha + bias);
+    }
 }
 
 // [n, stride] = code * SF, stride = k rounded up to whole groups. The work is shared out as in
@@ -65,7 +72,20 @@ std::string heuristic_reason(const LtProduct& product, const DeviceInfo& device)
 }
 
 uint8_t* scratch_at(const Launch& launch, int64_t offset) {
-    return static_cast<uint8_t*>(launch.scratch) + offset;
+    const auto base = reinterpret_cast<uintptr_t>(launch.scratch);
+    return reinterpret_cast<uint8_t*>((base + lt_alignment - 1) / lt_alignment * lt_alignment) + offset;
+}
+
+// d from the product's sums, which lie in the scratch.
+template <typename Args>
+void multiply_and_finish(const Args& args, const LtProduct& product, const void* x, const void* w,
+                         const Launch& launch) {
+    uint8_t* const sums = scratch_at(launch, LtScratch(size_of_product(args)).sums);
+    lt_matmul(product, x, w, sums, scratch_at(launch, 0), launch.stream);
+    const dim3 grid(unsigned((args.w.n + threads - 1) / threads),
+                    unsigned(std::min<int64_t>(args.d.rows, 65535)));
+    launch_grid(finish_product, grid, threads, 0, launch, reinterpret_cast<const float*>(sums),
+                output_of(args, 0, args.d.rows));
 }
 
 // ---- W4A16
@@ -73,7 +93,6 @@ uint8_t* scratch_at(const Launch& launch, int64_t offset) {
 std::string dequantised_reason(const MatmulW4A16Args& args, const DeviceInfo& device) {
     if (args.accumulation != Accumulation::library)
         return "its sums are cuBLASLt's: accumulation library asks for them";
-    if (args.bias != nullptr) return "it adds no bias";
     if (args.w.k == 0) return "K is 0";
     if (!lt_unavailable_reason().empty()) return lt_unavailable_reason();
     if (args.d.rows == 0 || args.w.n == 0) return "";
@@ -83,7 +102,7 @@ std::string dequantised_reason(const MatmulW4A16Args& args, const DeviceInfo& de
 void launch_dequantised(const MatmulW4A16Args& args, const Launch& launch, const DeviceInfo&) {
     if (args.d.rows == 0 || args.w.n == 0) return;
     const LtProduct product = lt_product(args);
-    uint8_t* const values = scratch_at(launch, lt_workspace_bytes);
+    uint8_t* const values = scratch_at(launch, LtScratch(size_of_product(args)).weight);
     const auto dequantise = [&](auto element) {
         using T = decltype(element);
         launch_grid(dequantise_weight<T>, dim3(unsigned(gpu_strips(args.w.n))), threads, 0, launch, args.w,
@@ -93,7 +112,7 @@ void launch_dequantised(const MatmulW4A16Args& args, const Launch& launch, const
         dequantise(__nv_bfloat16());
     else
         dequantise(__half());
-    lt_matmul(product, args.x.data, values, args.column_decode, args.d.data, launch.scratch, launch.stream);
+    multiply_and_finish(args, product, args.x.data, values, launch);
 }
 
 // ---- W4A4
@@ -111,26 +130,19 @@ std::string nvfp4_reason(const MatmulW4A4Args& args, const DeviceInfo& device) {
         return "K is not a multiple of 32, or is padded";
     if (!is_aligned(args.a.codes, 16) || !is_aligned(args.a.block_scales, 16))
         return "the codes or block scales of a are not aligned to 16 bytes";
-    if (args.row_decode_per_row) return "it takes one decode scale for all rows";
-    if (args.bias != nullptr) return "it adds no bias";
     if (!lt_unavailable_reason().empty()) return lt_unavailable_reason();
     if (args.d.rows == 0 || args.w.n == 0) return "";
     return heuristic_reason(lt_product(args, nullptr), device);
 }
 
 void launch_nvfp4(const MatmulW4A4Args& args, const Launch& launch, const DeviceInfo&) {
-    const int64_t n = args.w.n;
-    if (args.d.rows == 0 || n == 0) return;
+    if (args.d.rows == 0 || args.w.n == 0) return;
     const UnpackedScratch scratch(size_of_product(args));
-    uint8_t *const codes = scratch_at(launch, scratch.codes), *const scales =
-                                                                  scratch_at(launch, scratch.block_scales);
-    float* const alpha = reinterpret_cast<float*>(scratch_at(launch, scratch.alpha));
+    uint8_t *const codes = scratch_at(launch, scratch.weight), *const scales =
+                                                                   scratch_at(launch, scratch.block_scales);
     check_cuda(cudaMemsetAsync(scales, 0, size_t(scratch.block_scale_bytes), launch.stream), "memset");
     launch_unpack_weight({args.w, codes, scales}, ScaleLayout::tiled_128x4, launch);
-    launch_grid(multiply_scales, dim3(unsigned((n + threads - 1) / threads)), threads, 0, launch,
-                args.row_decode, args.column_decode, alpha, n);
-    lt_matmul(lt_product(args, scales), args.a.codes, codes, alpha, args.d.data, launch.scratch,
-              launch.stream);
+    multiply_and_finish(args, lt_product(args, scales), args.a.codes, codes, launch);
 }
 
 }  // namespace

@@ -41,23 +41,28 @@ constexpr int64_t matmul_scratch_bytes(const MatmulSize& size) {
     return std::max(decode_scratch_bytes(size), prefill_scratch_bytes(size));
 }
 
-// Of the kernels that call cuBLASLt: its own workspace, then the weight in a form that it reads. The parts
-// begin at multiples of 256 bytes.
-inline constexpr int64_t lt_workspace_bytes = int64_t(32) << 20;
+// Of the kernels that call cuBLASLt: its own workspace, FP32 sums [m, n], then the weight in a form that it
+// reads. The parts begin at multiples of lt_alignment bytes, counted from the first such in the scratch.
+inline constexpr int64_t lt_workspace_bytes = int64_t(32) << 20, lt_alignment = 256;
+struct LtScratch {
+    int64_t sums, weight;
+
+    explicit constexpr LtScratch(const MatmulSize& size)
+        : sums(lt_workspace_bytes), weight(sums + round_up(size.m * size.n * 4, lt_alignment)) {}
+};
 // W4A16: [n, k] of x's type, rows of whole groups.
 constexpr int64_t dequantised_scratch_bytes(const MatmulSize& size) {
-    return lt_workspace_bytes + size.n * round_up(size.k, gpu_group_k) * 2;
+    return lt_alignment + LtScratch(size).weight + size.n * round_up(size.k, gpu_group_k) * 2;
 }
-// W4A4: alpha [n], codes [n, k / 2], block scales in tiles of 128 rows and 4 blocks.
-struct UnpackedScratch {
-    int64_t alpha, codes, block_scales, block_scale_bytes, bytes;
+// W4A4: codes [n, k / 2], block scales in tiles of 128 rows and 4 blocks.
+struct UnpackedScratch : LtScratch {
+    int64_t block_scales, block_scale_bytes, bytes;
 
     explicit constexpr UnpackedScratch(const MatmulSize& size)
-        : alpha(lt_workspace_bytes),
-          codes(alpha + round_up(size.n * 4, 256)),
-          block_scales(codes + round_up(size.n * round_up(size.k, 16) / 2, 256)),
+        : LtScratch(size),
+          block_scales(weight + round_up(size.n * round_up(size.k, 16) / 2, lt_alignment)),
           block_scale_bytes(scale_buffer_bytes(ScaleLayout::tiled_128x4, size.n, (size.k + 15) / 16)),
-          bytes(block_scales + block_scale_bytes) {}
+          bytes(lt_alignment + block_scales + block_scale_bytes) {}
 };
 
 constexpr int64_t matmul_scratch_bytes(const MatmulW4A4Args& args) {

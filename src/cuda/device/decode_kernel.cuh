@@ -304,7 +304,7 @@ struct SumOutput {
             column[i] = out.column_decode[n];
             // -0 changes nothing
             bias[i] = out.bias != nullptr ? load_widened(out.bias, out.bias_type, n) : -0.0f;
-            decode[i] = out.row_decode != nullptr ? out.row_decode[out.row_decode_per_row ? m : 0] : 1.0f;
+            decode[i] = out.row_decode_of(m);
         }
     }
     __device__ __forceinline__ void store(const ProductOutput& out, const float (&sum)[4],

@@ -27,6 +27,10 @@ struct ProductOutput {
     DType type = DType::bf16;
     int64_t stride = 0;
 
+    __device__ __forceinline__ float row_decode_of(uint32_t m) const {
+        return row_decode == nullptr ? 1.0f : row_decode[row_decode_per_row ? m : 0];
+    }
+    // value: the element before it is rounded to the type; m and n inside of d.
     __device__ __forceinline__ void store(uint32_t m, uint32_t n, float value) const {
         const uint64_t index = uint64_t(m) * uint64_t(stride) + n;
         if (type == DType::f32)
