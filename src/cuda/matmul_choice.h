@@ -23,10 +23,16 @@ struct MatmulTuning {
     std::string_view kernels[4];
 };
 
-// Compute capability 9.0. From single runs of the kernels at N x K = 8192 x 8192, 28672 x 8192 and 4096 x
-// 4096 (docs/performance.md), not yet from --tune: where "decode" ends is known to a power of two only.
-inline constexpr MatmulTuning tuned_w4a4[] = {{64, INT64_MAX, {"decode"}}};
-inline constexpr MatmulTuning tuned_w4a16[] = {{32, INT64_MAX, {"decode"}}};
+// Compute capability 9.0: an H200, 1 December 2026, N x K = 8192 x 8192, 28672 x 8192 and 4096 x 4096, M in
+// powers of two, so where "decode" ends is known to a power of two only.
+inline constexpr MatmulTuning tuned_w4a4[] = {
+    {64, INT64_MAX, {"decode", "prefill"}},
+    {INT64_MAX, INT64_MAX, {"prefill", "decode"}},
+};
+inline constexpr MatmulTuning tuned_w4a16[] = {
+    {32, INT64_MAX, {"decode", "prefill"}},
+    {INT64_MAX, INT64_MAX, {"prefill", "decode"}},
+};
 
 // The table for an operation on a device; operations without one have none.
 template <typename Args>

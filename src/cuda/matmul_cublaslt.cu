@@ -22,26 +22,25 @@ __global__ void __launch_bounds__(threads) finish_product(const float* sums, con
     ptx::wait_for_previous_kernel();
     const uint32_t n = blockIdx.x * threads + threadIdx.x;
     if (n >= output.columns) return;
-    const float column = output.column_decode[n],
-                bias = output.bias == nullptr ? -0.0f : load_widened(output.bias, output.bias_type, n);
-    for (uint32_t m = blockIdx.y; m < output.rows; m += gridDim.y) {
-        const float alpha = output.row_decode_of(m) * column;
-        output.store(m, n, sums[uint64_t(m) * output.columns + n] * alpha + bias);
-    }
+    const ProductOutput::Column column = output.column_of(n);
+    for (uint32_t m = blockIdx.y; m < output.rows; m += gridDim.y)
+        output.store(m, n, column.value(sums[uint64_t(m) * output.columns + n], output.row_decode_of(m)));
 }
 
-// [n, stride] = code * SF, stride = k rounded up to whole groups. The work is shared out as in
-// unpack_weight.cu: a CTA for a strip of 16 rows, a lane for the elements 2q, 2q + 1, 2q + 8, 2q + 9 of the
-// rows g and g + 8 in every block of a group.
+// [n, stride] = code * SF, stride = k rounded up to whole groups. A CTA for a strip of 16 rows, a warp for
+// a group at a time. A lane has the elements 2q, 2q + 1, 2q + 8, 2q + 9 of the rows g and g + 8 in every
+// block of the group; shared memory makes whole rows of 128 bytes of them.
 template <typename T>
 __global__ void __launch_bounds__(threads) dequantise_weight(PackedWeight w, T* values, int64_t stride) {
+    constexpr int padded = 36;  // words of a row of 32: lanes that write one column meet all banks
+    __shared__ __align__(16) uint32_t rows[threads / 32][gpu_strip_rows][padded];
     ptx::wait_for_previous_kernel();
     const int lane = int(threadIdx.x % 32), g = lane / 4, q = lane % 4;
-    const int64_t row = int64_t(blockIdx.x) * gpu_strip_rows + g, groups = gpu_groups(w.k);
-    const auto store = [&](int64_t r, int64_t k, uint32_t pair, float SF) {
-        if (r >= w.n) return;
-        alignas(4) T two[2] = {T(decode_e2m1(pair & 15) * SF), T(decode_e2m1(pair >> 4) * SF)};
-        *reinterpret_cast<uint32_t*>(values + r * stride + k) = *reinterpret_cast<const uint32_t*>(two);
+    uint32_t(&tile)[gpu_strip_rows][padded] = rows[threadIdx.x / 32];
+    const int64_t groups = gpu_groups(w.k);
+    const auto put = [&](int row, int column, uint32_t pair, float SF) {
+        alignas(4) const T two[2] = {T(decode_e2m1(pair & 15) * SF), T(decode_e2m1(pair >> 4) * SF)};
+        tile[row][column] = *reinterpret_cast<const uint32_t*>(two);
     };
     for (int64_t group = threadIdx.x / 32; group < groups; group += threads / 32) {
         const uint8_t* in = w.data + (blockIdx.x * groups + group) * gpu_group_bytes;
@@ -49,14 +48,23 @@ __global__ void __launch_bounds__(threads) dequantise_weight(PackedWeight w, T* 
         const uint32_t words[gpu_group_blocks] = {loaded.x, loaded.y, loaded.z, loaded.w};
 #pragma unroll
         for (int b = 0; b < gpu_group_blocks; b++) {
-            const int64_t k = group * gpu_group_k + b * 16 + q * 2;
             const float low = ptx::decode_e4m3(in[gpu_scale_byte(g, b)]);
             const float high = ptx::decode_e4m3(in[gpu_scale_byte(g + 8, b)]);
-            store(row, k, pair_of<0, 0>(words[b]), low);
-            store(row, k + 8, pair_of<0, 8>(words[b]), low);
-            store(row + 8, k, pair_of<8, 0>(words[b]), high);
-            store(row + 8, k + 8, pair_of<8, 8>(words[b]), high);
+            put(g, b * 8 + q, pair_of<0, 0>(words[b]), low);
+            put(g, b * 8 + 4 + q, pair_of<0, 8>(words[b]), low);
+            put(g + 8, b * 8 + q, pair_of<8, 0>(words[b]), high);
+            put(g + 8, b * 8 + 4 + q, pair_of<8, 8>(words[b]), high);
         }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < int(gpu_strip_rows); i += 4) {
+            const int row = i + lane / 8, word = lane % 8 * 4;
+            const int64_t n = int64_t(blockIdx.x) * gpu_strip_rows + row;
+            if (n < w.n)
+                *reinterpret_cast<uint4*>(values + n * stride + group * gpu_group_k + word * 2) =
+                    *reinterpret_cast<const uint4*>(&tile[row][word]);
+        }
+        __syncwarp();
     }
 }
 
@@ -91,9 +99,9 @@ void multiply_and_finish(const Args& args, const LtProduct& product, const void*
 // ---- W4A16
 
 std::string dequantised_reason(const MatmulW4A16Args& args, const DeviceInfo& device) {
-    if (args.accumulation != Accumulation::library)
-        return "its sums are cuBLASLt's: accumulation library asks for them";
-    if (args.w.k == 0) return "K is 0";
+    const std::string other = accumulation_reason(args.accumulation, Accumulation::library);
+    if (!other.empty()) return other;
+    if (args.w.k == 0) return no_k_reason;
     if (!lt_unavailable_reason().empty()) return lt_unavailable_reason();
     if (args.d.rows == 0 || args.w.n == 0) return "";
     return heuristic_reason(lt_product(args), device);
@@ -119,20 +127,23 @@ void launch_dequantised(const MatmulW4A16Args& args, const Launch& launch, const
 
 std::string nvfp4_reason(const MatmulW4A4Args& args, const DeviceInfo& device) {
     const NvFp4Shape& shape = args.a.shape;
-    if (args.accumulation != Accumulation::tensor_core)
-        return "its sums are cuBLASLt's: accumulation tensor_core asks for them";
-    if (device.major < 10)
-        return "cuBLASLt's heuristic: not supported; products of E2M1 begin with compute capability 10.0";
+    const std::string other = accumulation_reason(args.accumulation, Accumulation::tensor_core);
+    if (!other.empty()) return other;
+    if (device.major < 10) return "cuBLASLt's products of E2M1 begin with compute capability 10.0";
     if (args.encode_scale != nullptr) return "it does not quantise on the way";
     if (shape.layout != ScaleLayout::tiled_128x4)
         return "the block scales of a are not in tiles of 128 rows and 4 blocks";
-    if (args.w.k == 0 || args.w.k % 32 != 0 || shape.padded_k != shape.k)
-        return "K is not a multiple of 32, or is padded";
+    // So that the tiles of block scales hold none of blocks that are not there.
+    if (args.w.k == 0) return no_k_reason;
+    if (args.w.k % 64 != 0 || shape.padded_k != shape.k)
+        return "K = " + std::to_string(args.w.k) + ", padded to " + std::to_string(shape.padded_k) +
+               ": a multiple of 64 without padding is needed";
     if (!is_aligned(args.a.codes, 16) || !is_aligned(args.a.block_scales, 16))
         return "the codes or block scales of a are not aligned to 16 bytes";
     if (!lt_unavailable_reason().empty()) return lt_unavailable_reason();
     if (args.d.rows == 0 || args.w.n == 0) return "";
-    return heuristic_reason(lt_product(args, nullptr), device);
+    // Where the weight's scales will lie does not matter to the heuristic, but that they are there may.
+    return heuristic_reason(lt_product(args, args.a.block_scales), device);
 }
 
 void launch_nvfp4(const MatmulW4A4Args& args, const Launch& launch, const DeviceInfo&) {

@@ -65,6 +65,7 @@ void launch_pass(DecodeProblem problem, uint8_t* scratch, const Launch& launch, 
                           problem.strips);
     problem.cluster_strips = uint32_t(problem.strips / clusters);
     problem.longer = uint32_t(problem.strips % clusters);
+    for (const uint32_t i : {0, 1}) problem.inverse[i] = 65536 / (problem.cluster_strips + i) + 1;
     problem.layout = layout_of<Shape>(cluster, (problem.strips + clusters - 1) / clusters,
                                       std::max<int64_t>(1, (problem.chains + cluster - 1) / cluster),
                                       device.shared_memory_per_block);
@@ -73,18 +74,19 @@ void launch_pass(DecodeProblem problem, uint8_t* scratch, const Launch& launch, 
                     size_t(problem.layout.shared_bytes<Shape>()), launch, problem);
 }
 
-// Each CTA asks for more than half of the shared memory of a multiprocessor, so that it is alone there. While
-// the product ahead ends, all would else gather on the few multiprocessors that are free first, and take
-// several times as long.
+// If there is a multiprocessor for each CTA, it asks for more than half of the shared memory, so that it is
+// alone there. While the product ahead ends, all would else gather on the few multiprocessors that are free
+// first, and take several times as long.
 template <typename Source>
 void launch_expand(const Activations& a, uint32_t tokens, uint8_t* expanded, const Launch& launch,
                    const DeviceInfo& device) {
     const int64_t pairs = gpu_groups(a.k) * 2, threads = 128;
     if (pairs == 0) return;
     const auto kernel = expand_activations<Source>;
-    active_clusters(reinterpret_cast<const void*>(kernel), 1, int(threads), 0, device);
-    launch_grid(kernel, dim3(unsigned((pairs * tokens + threads - 1) / threads)), int(threads),
-                size_t(device.shared_memory_per_block / 2 + 1024), launch, a, tokens, uint32_t(pairs),
+    allow_shared_memory(reinterpret_cast<const void*>(kernel), device);
+    const int64_t ctas = (pairs * tokens + threads - 1) / threads;
+    const int64_t alone = ctas <= device.multiprocessors ? device.shared_memory_per_block / 2 + 1024 : 0;
+    launch_grid(kernel, dim3(unsigned(ctas)), int(threads), size_t(alone), launch, a, tokens, uint32_t(pairs),
                 expanded);
 }
 
@@ -103,10 +105,13 @@ void with_source(const Activations& a, const Body& body) {
 // body(DecodeShape<...>()) with the fewest tokens that are enough, or the most that fit.
 template <typename T, bool contract, typename Source, typename Body>
 void with_shape(int64_t m, const DeviceInfo& device, const Body& body) {
-    if (m <= 1) return body(DecodeShape<T, contract, 1, Source>());
-    if (m <= 4) return body(DecodeShape<T, contract, 4, Source>());
+    // Quantising takes registers, so more than one token is quantised by the kernel ahead, FP32 always.
+    using One = std::conditional_t<std::is_same_v<Source, MatrixSource<float, true>>, void, Source>;
+    using Few = std::conditional_t<Source::quantises, void, Source>;
+    if (m <= 1) return body(DecodeShape<T, contract, 1, One>());
+    if (m <= 4) return body(DecodeShape<T, contract, 4, Few>());
     if (m <= 8 || !fits<DecodeShape<T, contract, 16, void>>(device))
-        return body(DecodeShape<T, contract, 8, Source>());
+        return body(DecodeShape<T, contract, 8, Few>());
     if (m <= 16 || !fits<DecodeShape<T, contract, 32, void>>(device))
         return body(DecodeShape<T, contract, 16, void>());
     if (m <= 32 || !fits<DecodeShape<T, contract, 64, void>>(device))
@@ -141,7 +146,7 @@ void launch_decode(const Args& args, Activations a, const Launch& launch, const 
             problem.a = a;
         }
         // An expanding kernel ends after all that was ahead of it.
-        problem.settled = Shape::expanded || launch.weight_is_settled;
+        problem.settled = (Shape::expanded && k > 0) || launch.weight_is_settled;
         launch_pass<Shape>(problem, sums, launch, device);
     };
     with_source<T, contract>(a, [&](auto* source) {

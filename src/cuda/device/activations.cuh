@@ -42,10 +42,12 @@ struct Activations {
 __device__ __forceinline__ void operand_of_block(const QuantizedBlock& block, uint32_t (&low)[4],
                                                  uint32_t (&high)[4]) {
     const uint32_t scale = Fragments<__nv_bfloat16>::scale(block.scale) * 0x10001u;
+    Fragments<__nv_bfloat16>::pairs(block.codes.x, low);
+    Fragments<__nv_bfloat16>::pairs(block.codes.y, high);
 #pragma unroll
     for (int q = 0; q < 4; q++) {
-        low[q] = ptx::multiply_bf16x2(Fragments<__nv_bfloat16>::pair(block.codes.x >> 8 * q & 0xFF), scale);
-        high[q] = ptx::multiply_bf16x2(Fragments<__nv_bfloat16>::pair(block.codes.y >> 8 * q & 0xFF), scale);
+        low[q] = ptx::multiply_bf16x2(low[q], scale);
+        high[q] = ptx::multiply_bf16x2(high[q], scale);
     }
 }
 
@@ -58,6 +60,7 @@ __device__ __forceinline__ uint2 codes_within(uint2 codes, uint32_t count) {
 // Where the activations of a pair of blocks come from: block(raw, i, ...) gives the words of its first or
 // second block.
 struct CodesSource {
+    static constexpr bool quantises = false;
     const Activations& a;
 
     struct Raw {
@@ -69,7 +72,7 @@ struct CodesSource {
         if (block * block_elements >= a.k) return raw;
         const bool second = (block + 1) * block_elements < a.k;
         const uint8_t* codes = a.codes + (uint64_t(row) * a.padded_blocks + block) * 8;
-        if (second && is_aligned_to_16(codes)) {
+        if (second && reinterpret_cast<uintptr_t>(codes) % 16 == 0) {
             raw.codes = *reinterpret_cast<const uint4*>(codes);
         } else {
             const uint2 low = load_codes(codes, false);
@@ -82,20 +85,17 @@ struct CodesSource {
     }
     __device__ __forceinline__ void block(const Raw& raw, int i, uint32_t, uint32_t block, uint32_t (&low)[4],
                                           uint32_t (&high)[4]) const {
-        const uint2 codes =
-            i == 0 ? make_uint2(raw.codes.x, raw.codes.y) : make_uint2(raw.codes.z, raw.codes.w);
+        uint2 codes = i == 0 ? make_uint2(raw.codes.x, raw.codes.y) : make_uint2(raw.codes.z, raw.codes.w);
         const uint32_t first = (block + i) * block_elements;
-        operand_of_block({codes_within(codes, first < a.k ? a.k - first : 0), raw.scales[i]}, low, high);
-    }
-
-    static __device__ __forceinline__ bool is_aligned_to_16(const void* address) {
-        return reinterpret_cast<uintptr_t>(address) % 16 == 0;
+        if (first + block_elements > a.k) codes = codes_within(codes, first < a.k ? a.k - first : 0);
+        operand_of_block({codes, raw.scales[i]}, low, high);
     }
 };
 
 // x of type V: as it is, or quantised with G to the bits of CodesSource after the quantiser.
-template <typename V, bool quantized>
+template <typename V, bool quantises_>
 struct MatrixSource {
+    static constexpr bool quantises = quantises_;
     const Activations& a;
 
     struct Raw {
@@ -118,7 +118,7 @@ struct MatrixSource {
     __device__ __forceinline__ void block(const Raw& raw, int i, uint32_t row, uint32_t, uint32_t (&low)[4],
                                           uint32_t (&high)[4]) const {
         const V* x = raw.values + 16 * i;
-        if constexpr (quantized) {
+        if constexpr (quantises) {
             float values[block_elements];
 #pragma unroll
             for (int j = 0; j < block_elements; j++) values[j] = widen(x[j]);

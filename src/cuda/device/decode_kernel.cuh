@@ -5,8 +5,8 @@
 // among them, so that the activations of a few chains, in shared memory, serve many rows. They are brought
 // there by the CTA itself, or by a kernel of their own if they are many. A warp takes a unit, one chain of
 // one strip, at a time. Every warp has its own ring of stages, which it fills itself by asynchronous copies
-// far ahead, across units: no warp waits for another but when the activations change. The rings are filled
-// before the kernel ahead of this one in the stream has ended, if the weight does not depend on it.
+// far ahead, across units: no warp waits for another but when the activations change. Their first stages are
+// filled before the kernel ahead of this one in the stream has ended, if the weight does not depend on it.
 //
 // The sums of the chains meet in shared memory, or in scratch memory if there is no room. When all are done,
 // each CTA of the cluster adds up a part of them, chain after chain, and writes d. So the bits depend neither
@@ -22,8 +22,6 @@
 #include "cuda/ptx/memory.cuh"
 
 namespace halfbyte::cuda {
-
-inline constexpr uint32_t chain_groups = matmul_chain_k / gpu_group_k;
 
 // T: the type of the operands. contract: one exact product a block, added in FP32; else the matrix unit adds
 // up a chain. tokens: 1, 4 or a multiple of 8. Source: of the activations (device/activations.cuh) that the
@@ -64,6 +62,7 @@ struct DecodeProblem {
     bool settled = false;              // the weight does not depend on the kernel ahead
     uint32_t strips = 0, groups = 0, chains = 0;
     uint32_t cluster_strips = 0, longer = 0;  // strips of a cluster; the first `longer` have one more
+    uint32_t inverse[2] = {};                 // 2^16 / strips + 1, without and with the one more
     DecodeLayout layout;
     Activations a;                      // for a Source
     const uint8_t* expanded = nullptr;  // what expand_activations has made
@@ -86,8 +85,10 @@ struct Units {
         const uint32_t size = ptx::cluster_size(), cluster = ptx::cluster_index(), warps = p.layout.warps;
         first_strip = p.cluster_strips * cluster + min(cluster, p.longer);
         strips = p.cluster_strips + (cluster < p.longer);
-        first_slice = warp / strips, first = warp % strips;
-        slice_step = warps / strips, strip_step = warps % strips;
+        // x / strips, exact for the few warps that there are.
+        const uint32_t inverse = cluster < p.longer ? p.inverse[1] : p.inverse[0];
+        first_slice = warp * inverse >> 16, first = warp - first_slice * strips;
+        slice_step = warps * inverse >> 16, strip_step = warps - slice_step * strips;
         step = size * p.layout.slices;
         enter(p, ptx::cluster_rank() * p.layout.slices);
     }
@@ -105,7 +106,6 @@ struct Units {
 };
 
 // Where the stages of a warp's units lie.
-template <typename Shape>
 struct StageCursor {
     const uint8_t* at;
     uint32_t left;  // groups of the unit; 0: there is nothing more
@@ -238,8 +238,8 @@ __device__ __forceinline__ void bring_slices(const DecodeProblem& p, uint32_t fi
     // Each CTA begins at another place: all read the same, and L2 gives a line to one at a time.
     if constexpr (!Shape::expanded) {
         const uint32_t pairs = groups * 2, turn = blockIdx.x * 8 % pairs, items = pairs * Shape::tokens;
-        // Several at a time, loaded before the first is used.
-        constexpr uint32_t batch = sizeof(typename Shape::Source::Raw) <= 64 ? 2 : 1;
+        // Several at a time, loaded before the first is used, as far as there are registers.
+        constexpr uint32_t batch = Shape::Source::quantises ? 1 : 2;
         ExpandedPair<typename Shape::Source> loaded[batch];
         const auto each = [&](uint32_t first, const auto& body) {
 #pragma unroll
@@ -290,21 +290,19 @@ __device__ __forceinline__ void bring_slices(const DecodeProblem& p, uint32_t fi
 }
 
 // What a lane of mma.sync needs to write what it holds of a strip and a tile to d: the rows g and g + 8 of
-// the strip, the tokens 2q and 2q + 1 of the tile. All is read before anything is written.
+// the strip, the tokens 2q and 2q + 1 of the tile.
 struct SumOutput {
     uint32_t token, row;
-    float column[2], bias[2], decode[2];
+    ProductOutput::Column column[2];
+    float decode[2];
 
     __device__ __forceinline__ SumOutput(const ProductOutput& out, uint32_t strip, uint32_t tile) {
         const uint32_t lane = threadIdx.x % 32;
         token = tile * 8 + lane % 4 * 2, row = strip * 16 + lane / 4;
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++) {
-            const uint32_t n = min(row + 8 * i, out.columns - 1), m = min(token + i, out.rows - 1);
-            column[i] = out.column_decode[n];
-            // -0 changes nothing
-            bias[i] = out.bias != nullptr ? load_widened(out.bias, out.bias_type, n) : -0.0f;
-            decode[i] = out.row_decode_of(m);
+            column[i] = out.column_of(row + 8 * i);
+            decode[i] = out.row_decode_of(token + i);
         }
     }
     __device__ __forceinline__ void store(const ProductOutput& out, const float (&sum)[4],
@@ -313,7 +311,7 @@ struct SumOutput {
         for (uint32_t j = 0; j < 4; j++) {
             const uint32_t m = token + j % 2, n = row + j / 2 * 8;
             if (m < out.rows && n < out.columns)
-                out.store(m, n, sum[j] * unscale * (decode[j % 2] * column[j / 2]) + bias[j / 2]);
+                out.store(m, n, column[j / 2].value(sum[j] * unscale, decode[j % 2]));
         }
     }
 };
@@ -361,13 +359,13 @@ __global__ void __launch_bounds__(Shape::warps * 32, 1) decode_kernel(const Deco
     Units units(p, warp);
     // Small reads go ahead of the copies, behind which they would wait long. What the end needs comes to L2.
     uint32_t flag = 0;
-    if (threadIdx.x < units.strips) flag = p.special[units.first_strip + threadIdx.x];
+    if (threadIdx.x < units.strips) flag = ptx::load_from_l2(p.special + units.first_strip + threadIdx.x);
     prefetch_output(p.output, units.first_strip * 16, units.strips * 16);
-    StageCursor<Shape> ahead(p, units);
+    StageCursor ahead(p, units);
     ring.begin_copy(0, ahead.at, ahead.bytes(p));
     ahead.next(p);
     for (uint32_t i = threadIdx.x + blockDim.x; i < units.strips; i += blockDim.x)
-        flag |= p.special[units.first_strip + i];
+        flag |= ptx::load_from_l2(p.special + units.first_strip + i);
     bool special = false;
     ptx::wait_for_previous_kernel();
 

@@ -41,9 +41,20 @@ struct Fragments<__nv_bfloat16> {
     static __device__ __forceinline__ uint32_t multiply(uint32_t a, uint32_t b) {
         return ptx::multiply_bf16x2(a, b);
     }
-    // The codes of a byte, the low nibble in the low half.
-    static __device__ __forceinline__ uint32_t pair(uint32_t byte) {
-        return (byte & 7) << 6 | (byte & 8) << 12 | (byte & 0x70) << 18 | (byte & 0x80) << 24;
+    // Eight codes in the order of an unpacked row: those of byte i, the low nibble in the low half.
+    static __device__ __forceinline__ void pairs(uint32_t word, uint32_t (&pairs)[4]) {
+        // The two bytes of each value, of even and of odd codes, then brought together.
+        const uint32_t even_low = (word << 6) & 0xC0C0C0C0u, odd_low = (word << 2) & 0xC0C0C0C0u,
+                       even_high = ((word << 4) & 0x80808080u) | ((word >> 2) & 0x01010101u),
+                       odd_high = (word & 0x80808080u) | ((word >> 6) & 0x01010101u);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint32_t order = half == 0 ? 0x5140 : 0x7362,
+                           even = __byte_perm(even_low, even_high, order),
+                           odd = __byte_perm(odd_low, odd_high, order);
+            pairs[2 * half] = __byte_perm(even, odd, 0x5410);
+            pairs[2 * half + 1] = __byte_perm(even, odd, 0x7632);
+        }
     }
 };
 
@@ -82,8 +93,9 @@ __device__ __forceinline__ void dequantize(uint32_t word, uint32_t scales, uint3
     a[3] = Fragments<T>::multiply(a[3], high);
 }
 
-// The scales of one block of a group, from its two words. exponent:
-// in_register(Fragments<T>::scale_exponent).
+// The scales of one block of a group, from its two words. exponent: Fragments<T>::scale_exponent by way of a
+// parameter of the kernel: an instruction has room for one constant, and ptxas would spend another
+// instruction on a second one.
 template <typename T, bool special>
 __device__ __forceinline__ uint32_t scales_of(uint2 words, int block, uint32_t exponent) {
     const uint32_t word = block < 2 ? words.x : words.y;

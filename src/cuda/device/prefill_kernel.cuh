@@ -100,7 +100,9 @@ struct PrefillShared {
 template <typename S>
 struct RingPlace {
     uint32_t stage = 0, parity = 0;
-    __device__ __forceinline__ uint32_t previous() const { return (stage == 0 ? S::stages : stage) - 1; }
+    __device__ __forceinline__ uint32_t before(uint32_t count) const {  // count stages back
+        return stage >= count ? stage - count : stage + S::stages - count;
+    }
     __device__ __forceinline__ void next() {
         if (++stage == S::stages) {
             stage = 0;
@@ -166,27 +168,16 @@ __device__ __forceinline__ void store_tile(const PrefillProblem& p, uint32_t tra
                                            uint32_t row, const float (&sums)[registers]) {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
     const ProductOutput& out = p.output;
-    float column[2], bias[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint32_t n = min(row + g + 8 * i, out.columns - 1);
-        column[i] = out.column_decode[n];
-        bias[i] =
-            out.bias != nullptr ? load_widened(out.bias, out.bias_type, n) : -0.0f;  // -0 changes nothing
-    }
-    const bool per_row = out.row_decode != nullptr && out.row_decode_per_row;
-    const float one_decode = out.row_decode != nullptr ? out.row_decode[0] : 1.0f;
+    const ProductOutput::Column column[2] = {out.column_of(row + g), out.column_of(row + g + 8)};
     // Of tokens 8 j + 2 q (+ 1): row g, row g + 8; then of tokens 8 further on.
     const auto values_of = [&](int j, float(&values)[8]) {
         float decode[4];
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
-            decode[i] = per_row ? out.row_decode[min(token + 8 * j + i / 2 * 8 + 2 * q + i % 2, out.rows - 1)]
-                                : one_decode;
+            decode[i] = out.row_decode_of(token + 8 * j + i / 2 * 8 + 2 * q + i % 2);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            values[i] = sums[4 * j + i] * p.unscale * (decode[i / 4 * 2 + i % 2] * column[i / 2 % 2]) +
-                        bias[i / 2 % 2];
+            values[i] = column[i / 2 % 2].value(sums[4 * j + i] * p.unscale, decode[i / 4 * 2 + i % 2]);
     };
     if (out.type == DType::f32) {
         auto* d = static_cast<float*>(out.d) + uint64_t(token + 2 * q) * uint64_t(out.stride) + row + g;
@@ -248,8 +239,6 @@ __device__ __forceinline__ void store_tile(const PrefillProblem& p, uint32_t tra
     }
 }
 
-inline constexpr uint32_t prefill_chain_groups = 1024 / gpu_group_k;
-
 // The multiplying warps. special: some scale of the warpgroup's rows takes the slower way.
 template <typename T, typename S>
 struct Multiplier {
@@ -299,10 +288,10 @@ struct Multiplier {
         for (int i = 0; i < registers; i++) sums[i] = 0.0f;
         StripGroup group = wait_for_group();
         for (uint32_t left = p.groups; left > 0;) {
-            const uint32_t groups = min(prefill_chain_groups, left);
+            const uint32_t groups = min(chain_groups, left);
             left -= groups;
             for (uint32_t i = 0; i < groups; i++) {
-                const uint32_t x = this->x(), previous = place.previous();
+                const uint32_t x = this->x(), previous = place.before(1);
                 place.next();
 #pragma unroll
                 for (int block = 0; block < 4; block++) {
@@ -331,7 +320,7 @@ struct Multiplier {
                       steps = S::stages_a_step * steps_a_stage, piece_registers = S::piece / 2,
                       products = S::products;
         float product[products][piece_registers];
-        uint32_t a[4][4], x = 0, stage[S::stages_a_step];
+        uint32_t a[4][4], x = 0;
 #pragma unroll
         for (int i = 0; i < registers; i++) chain[i] = 0.0f;
         StripGroup group = wait_for_group();
@@ -344,7 +333,6 @@ struct Multiplier {
                     const int block = step / pieces % 4, piece = step % pieces;
                     if (step % steps_a_stage == 0) {
                         x = this->x();
-                        stage[step / steps_a_stage] = place.stage;
                         place.next();
                     }
                     ptx::wgmma_fence();
@@ -369,17 +357,19 @@ struct Multiplier {
 #pragma unroll
                 for (int r = 0; r < piece_registers; r++)
                     chain[added % pieces * piece_registers + r] += product[added % products][r];
-                if (added % steps_a_stage == steps_a_stage - 1) release(stage[added / steps_a_stage]);
+                // The stages that have begun since are behind it in the ring.
+                if (added % steps_a_stage == steps_a_stage - 1)
+                    release(place.before(min(step, steps - 1) / steps_a_stage - added / steps_a_stage + 1));
             }
             if (last) break;
             group.operand<T, special>(0, exponent, a[0]);
-            if ((i + S::stages_a_step) % prefill_chain_groups == 0) {
-                add_to_totals(chain, i >= prefill_chain_groups, true);
+            if ((i + S::stages_a_step) % chain_groups == 0) {
+                add_to_totals(chain, i >= chain_groups, true);
 #pragma unroll
                 for (int r = 0; r < registers; r++) chain[r] = 0.0f;
             }
         }
-        if (p.groups > prefill_chain_groups) add_to_totals(chain, true, false);
+        if (p.groups > chain_groups) add_to_totals(chain, true, false);
     }
 
     // chain = the total before + chain, kept as the new total.
@@ -410,22 +400,31 @@ struct Multiplier {
     }
 
     __device__ __forceinline__ void run() {
-        const uint32_t rank = S::cluster > 1 ? ptx::cluster_rank() : 0;
         for (uint32_t index = blockIdx.x / S::cluster; index < p.row_tiles * p.token_tiles;
              index += gridDim.x / S::cluster) {
-            const PrefillTile tile(p, index);
-            const uint32_t first = (tile.row * S::cluster + rank) * S::strips + row_warpgroup * 4;
-            bool special = false;
-            for (uint32_t i = first; i < min(first + 4, p.strips); i++) special |= p.special[i] != 0;
             float sums[registers];
-            if (special)
+            if (is_special(first_strip(PrefillTile(p, index))))
                 sum_tile<true>(sums);
             else
                 sum_tile<false>(sums);
+            // Found anew: while a tile is summed there is no register for what it was before.
+            ptx::keep_register(index);
+            const PrefillTile tile(p, index);
             store_tile(p, shared.transpose + threadIdx.x / 32 * S::transpose_bytes,
                        tile.token * S::tile_tokens + token_warpgroup * S::tokens,
-                       (first + threadIdx.x / 32 % 4) * uint32_t(gpu_strip_rows), sums);
+                       (first_strip(tile) + threadIdx.x / 32 % 4) * uint32_t(gpu_strip_rows), sums);
         }
+    }
+
+    // Of the warpgroup's four strips.
+    __device__ __forceinline__ uint32_t first_strip(const PrefillTile& tile) const {
+        const uint32_t rank = S::cluster > 1 ? ptx::cluster_rank() : 0;
+        return (tile.row * S::cluster + rank) * S::strips + row_warpgroup * 4;
+    }
+    __device__ __forceinline__ bool is_special(uint32_t first) const {
+        bool special = false;
+        for (uint32_t i = first; i < min(first + 4, p.strips); i++) special |= p.special[i] != 0;
+        return special;
     }
 };
 
@@ -460,6 +459,8 @@ __global__ void __launch_bounds__(S::threads, 1)
         __syncwarp();
         ptx::meet_cluster_relaxed();
     }
+#else
+    __trap();  // the CUDA code of another architecture: explain() refuses it
 #endif
 }
 

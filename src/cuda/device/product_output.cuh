@@ -27,10 +27,23 @@ struct ProductOutput {
     DType type = DType::bf16;
     int64_t stride = 0;
 
-    __device__ __forceinline__ float row_decode_of(uint32_t m) const {
-        return row_decode == nullptr ? 1.0f : row_decode[row_decode_per_row ? m : 0];
+    // What a column brings to its elements; without a bias -0, which changes nothing.
+    struct Column {
+        float decode, bias;
+        // The element before it is rounded to the type; sum in its true size.
+        __device__ __forceinline__ float value(float sum, float row_decode) const {
+            return sum * (row_decode * decode) + bias;
+        }
+    };
+    // Of a place outside of d: those of the last one inside.
+    __device__ __forceinline__ Column column_of(uint32_t n) const {
+        n = min(n, columns - 1);
+        return {column_decode[n], bias == nullptr ? -0.0f : load_widened(bias, bias_type, n)};
     }
-    // value: the element before it is rounded to the type; m and n inside of d.
+    __device__ __forceinline__ float row_decode_of(uint32_t m) const {
+        return row_decode == nullptr ? 1.0f : row_decode[row_decode_per_row ? min(m, rows - 1) : 0];
+    }
+    // m and n inside of d.
     __device__ __forceinline__ void store(uint32_t m, uint32_t n, float value) const {
         const uint64_t index = uint64_t(m) * uint64_t(stride) + n;
         if (type == DType::f32)

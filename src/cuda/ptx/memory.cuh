@@ -64,6 +64,11 @@ __device__ __forceinline__ void store_shared_16(uint32_t address, uint4 value) {
                  : "memory");
 }
 
+// Past L1, where the bytes of an earlier kernel may still stand.
+__device__ __forceinline__ uint8_t load_from_l2(const uint8_t* address) {
+    return __ldcg(address);
+}
+
 // The line of an address is brought to L2; nothing else depends on it. PTX ISA: prefetch.
 __device__ __forceinline__ void prefetch_to_l2(const void* address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));

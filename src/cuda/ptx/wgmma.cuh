@@ -50,6 +50,9 @@ __device__ __forceinline__ void keep_registers(float (&d)[count]) {
 #pragma unroll
     for (int i = 0; i < count; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
+__device__ __forceinline__ void keep_register(uint32_t& value) {
+    asm volatile("" : "+r"(value)::"memory");
+}
 
 // B as rows of 64 16-bit elements (one row of B^T each, 128 bytes), 128-byte swizzle, beginning at a multiple
 // of 1024 bytes; groups of 8 rows are 1024 bytes apart. PTX ISA: "Matrix-descriptor format". The address

@@ -3,7 +3,7 @@
 that rotate through more than 1 GB. Nothing of Humming is built here; it compiles its kernels when a layer is first called:
 
   pip install torch humming-kernels==0.1.20
-  humming.py [--shape N K]... [--rows M]... > humming.json
+  humming_w4a16.py [--shape N K]... [--rows M]... > humming.json
 
 A row has the microseconds of the layer, of its batch-invariant mode and of torch.mm with BF16 (the medians of 15 replays), and how far
 the layer's result is from torch.mm's with the same weight in BF16, as a ratio of norms: quantising alone makes about 0.1. SM clock and
