@@ -9,10 +9,13 @@
 namespace halfbyte::bench {
 
 struct ProductRow {
-    std::string operation;  // matmul_w4a4, matmul_w4a4_fused (x is quantised on the way), matmul_w4a16
+    // matmul_w4a4, matmul_w4a4_fused (x is quantised on the way), matmul_w4a4_tensor_core, matmul_w4a16,
+    // matmul_w4a16_library
+    std::string operation;
     int64_t m, n, k;
     double target = 0, ratio = 0;  // us, and times cuBLAS's speed; 0: none
     double teraflops = 0;          // 0: none
+    double times_product = 0;      // a target in times of the row ahead, in the same run; 0: none
 
     std::string full_name() const { return fmt::format("{}/{}x{}/M{}", operation, n, k, m); }
 };

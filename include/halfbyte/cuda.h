@@ -4,9 +4,10 @@
 // All pointers of the arguments are device pointers, aligned to their element only; alignment to 16 bytes is
 // faster. They, the stream and the workspace belong to the calling thread's current device
 // (cudaSetDevice). Results overlap no input and no other result; y of transform and of fake_quantize may be
-// x's own memory. Every operation is one kernel launch in the caller's stream, a product a few: no
-// allocation, no synchronisation, no reading of device data by the host, so it can be captured into a CUDA
-// graph. What is known on the host is checked before the launch and throws Error (usage); a device or driver
+// x's own memory. Every operation is one kernel launch in the caller's stream, a product a few (of more than
+// 64 rows without the kernels of 9.0 one or two for each 64, or 8, rows): no allocation, no synchronisation, no
+// reading of device data by the host, so it can be captured into a CUDA graph; but the first product by
+// cuBLASLt in a process must come before, since its handle is made then. What is known on the host is checked before the launch and throws Error (usage); a device or driver
 // that cannot is Error (unsupported), a failed launch Error (failure). The bits are those of the CPU
 // (docs/numbers.md).
 #pragma once
@@ -32,9 +33,9 @@ struct Launch {
     int64_t workspace_bytes = 0;  // at least workspace_bytes_of(args)
     // For products: device memory aligned to 16, whatever is in it. It serves one stream at a time too.
     void* scratch = nullptr;
-    int64_t scratch_bytes = 0;  // at least scratch_bytes_of(args)
-    // For products: the packed weight was complete before the work that is ahead in the stream now began, as
-    // it is in a model that is loaded. A product of few rows then reads it while that work still runs.
+    int64_t scratch_bytes = 0;  // at least scratch_bytes_of(args); cuBLASLt's hold FP32 [M, N] and the weight
+    // For products: the packed weight was complete before anything began that is ahead in the stream and may
+    // still run, as it is in a model that is loaded. A product of few rows then reads it meanwhile.
     bool weight_is_settled = false;
 };
 
@@ -88,7 +89,7 @@ struct MatmulW4A4Args {
     const void* bias = nullptr;            // [N] of bias_type, or null
     DType bias_type = DType::f32;
     Matrix d;  // out [M, N]
-    // contract; tensor_core: the sums are the matrix unit's; library: cuBLASLt's
+    // contract; tensor_core: the sums are the matrix unit's (cuBLASLt's on Blackwell). There is no library.
     Accumulation accumulation = Accumulation::contract;
 };
 

@@ -661,6 +661,17 @@ void check_packed(const char* operation, const cuda::PackedWeight& w) {
     check_aligned_to_16(operation, "the packed weight", w.data);
 }
 
+template <typename Args>
+Memory bias_of(const Args& args) {
+    return {args.bias, args.d.cols * int64_t(size_of(args.bias_type))};
+}
+Memory row_decode_of(const cuda::MatmulW4A4Args& args) {
+    return {args.row_decode, 4 * (args.row_decode_per_row ? args.d.rows : 1)};
+}
+Memory encode_scale_of(const cuda::MatmulW4A4Args& args) {
+    return {args.encode_scale, 4 * (args.encode_scale_per_row ? args.d.rows : 1)};
+}
+
 // What both products have; k: of the activations.
 template <typename Args>
 void check_gpu_product(const char* operation, const Args& args, int64_t rows, int64_t k) {
@@ -679,7 +690,23 @@ void check_gpu_product(const char* operation, const Args& args, int64_t rows, in
     const Memory d(args.d);
     check_apart(operation, "d", d, "the packed weight", memory_of(args.w));
     check_apart(operation, "d", d, "column_decode", {args.column_decode, 4 * args.d.cols});
-    check_apart(operation, "d", d, "bias", {args.bias, args.d.cols * int64_t(size_of(args.bias_type))});
+    check_apart(operation, "d", d, "bias", bias_of(args));
+}
+
+void check_accumulation(const char* operation, Accumulation accumulation) {
+    check(accumulation == Accumulation::contract || accumulation == Accumulation::tensor_core ||
+              accumulation == Accumulation::library,
+          usage, "{}: accumulation = {}; contract (0), tensor_core (1) and library (2) are possible",
+          operation, int(accumulation));
+}
+
+// What both products have.
+template <typename Args>
+void check_scratch_apart(const char* operation, const Memory& scratch, const Args& args) {
+    check_apart(operation, "the scratch", scratch, "d", Memory(args.d));
+    check_apart(operation, "the scratch", scratch, "the packed weight", memory_of(args.w));
+    check_apart(operation, "the scratch", scratch, "column_decode", {args.column_decode, 4 * args.d.cols});
+    check_apart(operation, "the scratch", scratch, "bias", bias_of(args));
 }
 
 }  // namespace
@@ -743,13 +770,12 @@ void check_gpu_arguments(const cuda::MatmulW4A4Args& args) {
     check(args.row_decode != nullptr || !args.row_decode_per_row, usage,
           "{}: row_decode_per_row is given without row_decode", operation);
     check_aligned(operation, "row_decode", args.row_decode, DType::f32);
-    check(args.accumulation == Accumulation::contract || args.accumulation == Accumulation::tensor_core ||
-              args.accumulation == Accumulation::library,
-          usage, "{}: accumulation = {}; contract (0), tensor_core (1) and library (2) are possible",
-          operation, int(args.accumulation));
+    check_accumulation(operation, args.accumulation);
     const Memory d(args.d);
+    check_apart(operation, "d", d, "row_decode", row_decode_of(args));
     if (quantises) {
         check_apart(operation, "d", d, "x", Memory(args.x));
+        check_apart(operation, "d", d, "encode_scale", encode_scale_of(args));
     } else {
         check_apart(operation, "d", d, "codes", {args.a.codes, shape.code_bytes()});
         check_apart(operation, "d", d, "block_scales", {args.a.block_scales, shape.scale_bytes()});
@@ -763,11 +789,26 @@ void check_gpu_arguments(const cuda::MatmulW4A16Args& args) {
     check_matrix(operation, "x", args.x);
     check_aligned(operation, "x", args.x);
     check_gpu_product(operation, args, args.x.rows, args.x.cols);
-    check(args.accumulation == Accumulation::tensor_core || args.accumulation == Accumulation::library, usage,
-          "{}: accumulation = {}; tensor_core (1) and library (2) are possible on a GPU, the order of "
-          "contract (0) on the CPU",
-          operation, int(args.accumulation));
+    check_accumulation(operation, args.accumulation);
     check_apart(operation, "d", Memory(args.d), "x", Memory(args.x));
+}
+
+void check_scratch_is_apart(const cuda::MatmulW4A4Args& args, const void* scratch, int64_t bytes) {
+    const char* operation = "matmul_w4a4";
+    const Memory own(scratch, bytes);
+    check_scratch_apart(operation, own, args);
+    check_apart(operation, "the scratch", own, "x", Memory(args.x));
+    check_apart(operation, "the scratch", own, "codes", {args.a.codes, args.a.shape.code_bytes()});
+    check_apart(operation, "the scratch", own, "block_scales",
+                {args.a.block_scales, args.a.shape.scale_bytes()});
+    check_apart(operation, "the scratch", own, "row_decode", row_decode_of(args));
+    check_apart(operation, "the scratch", own, "encode_scale", encode_scale_of(args));
+}
+void check_scratch_is_apart(const cuda::MatmulW4A16Args& args, const void* scratch, int64_t bytes) {
+    const char* operation = "matmul_w4a16";
+    const Memory own(scratch, bytes);
+    check_scratch_apart(operation, own, args);
+    check_apart(operation, "the scratch", own, "x", Memory(args.x));
 }
 
 }  // namespace halfbyte

@@ -141,8 +141,10 @@ void run(const char* operation, KernelList<Args> Kernels::* list, const Launch& 
         check_workspace(operation, "one amax of all rows needs", launch, workspace_bytes_of(args));
     else if constexpr (requires { args.quantize; })
         check_workspace(operation, "dynamic scales need", launch, workspace_bytes_of(args.quantize));
-    else if constexpr (requires { scratch_bytes_of(args); })
+    else if constexpr (requires { scratch_bytes_of(args); }) {
         check_scratch(operation, launch, scratch_bytes_of(args));
+        check_scratch_is_apart(args, launch.scratch, scratch_bytes_of(args));
+    }
     const Kernels& kernels = loaded(operation);
     const DeviceInfo device = current_device(operation, kernels);
     const Kernel<Args>& kernel = choose(operation, kernels, kernels.*list, args, launch.kernel, device);

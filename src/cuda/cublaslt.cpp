@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -67,9 +68,11 @@ void check_lt(cublasStatus_t status, const char* call) {
     check(status == CUBLAS_STATUS_SUCCESS, ErrorKind::failure, "{}: cuBLAS status {}", call, int(status));
 }
 
-// One for each device; like the library itself they stay to the end of the process.
+// One for each device and all threads; like the library itself they stay to the end of the process.
 cublasLtHandle_t handle_of_current_device() {
-    thread_local std::vector<cublasLtHandle_t> handles;
+    static std::mutex mutex;
+    static std::vector<cublasLtHandle_t> handles;
+    const std::lock_guard lock(mutex);
     int device = 0;
     check(cudaGetDevice(&device) == cudaSuccess, ErrorKind::failure, "cudaGetDevice fails");
     if (size_t(device) >= handles.size()) handles.resize(size_t(device) + 1, nullptr);

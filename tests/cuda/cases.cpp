@@ -286,8 +286,12 @@ std::vector<Case> make_product_cases(bool quick, uint64_t seed) {
                 c.extra_stride = c.misaligned_input = 0;
             });
     if (quick) return cases;
-    for (const auto& [m, n, k] :
-         {std::array<int64_t, 3>{8, 4096, 4096}, {64, 1008, 8192}, {1000, 1000, 4096}, {513, 2048, 2048}})
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{8, 4096, 4096},
+                                  {64, 1008, 8192},
+                                  {1000, 1000, 4096},
+                                  {513, 2048, 2048},
+                                  {64, 520, 28672},
+                                  {65536, 40, 64}})
         for (int i = 0; i < 2; i++)
             add("large", m, n, k, [&](Case& c) {
                 c.extra_k = c.extra_rows = c.extra_stride = c.misaligned_input = c.misaligned_output = 0;

@@ -46,16 +46,20 @@ class Gpu : public Device {
             check_cuda(cudaMemsetAsync(workspace_->data(), 0, size_t(workspace_->bytes()), stream_),
                        "cudaMemsetAsync");
         }
-        if (scratch_bytes > 0 && (scratch_ == nullptr || scratch_->bytes() < scratch_bytes))
-            scratch_ = std::make_unique<DeviceMemory>(scratch_bytes);
-        if (scratch_bytes > 0)
-            check_cuda(cudaMemsetAsync(scratch_->data(), 0xFF, size_t(scratch_bytes), stream_),
+        if (scratch_bytes > 0 && (scratch_ == nullptr || scratch_->bytes() < scratch_bytes + 16))
+            scratch_ = std::make_unique<DeviceMemory>(scratch_bytes + 16);
+        // The last that is aligned to 16 alone, so that compute-sanitizer sees what is written behind it.
+        uint8_t* scratch = nullptr;
+        if (scratch_bytes > 0) {
+            scratch = scratch_->data() + (scratch_->bytes() - scratch_bytes) / 16 * 16;
+            check_cuda(cudaMemsetAsync(scratch, 0xFF, size_t(scratch_bytes), stream_),
                        "cudaMemsetAsync of the scratch");
+        }
         settled_ = !settled_;  // what is ahead of a launch is a copy, so both are true
         kernel({.stream = stream_,
                 .workspace = workspace_bytes > 0 ? workspace_->data() : nullptr,
                 .workspace_bytes = workspace_bytes,
-                .scratch = scratch_bytes > 0 ? scratch_->data() : nullptr,
+                .scratch = scratch,
                 .scratch_bytes = scratch_bytes,
                 .weight_is_settled = settled_});
     }

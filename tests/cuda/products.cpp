@@ -224,18 +224,18 @@ void compare_with_bound(const Operation<Args>& operation, const Case& c, Device&
         for_each_kernel(operation, problem, c, device, report, [&](const auto& kernel, const Args& args) {
             std::vector<uint8_t> first;
             std::string difference;
-            for (const bool one : {false, true}) {
-                if (one) device.load(problem.image.bytes);
-                const cuda::DeviceInfo info = one ? one_multiprocessor(device.info()) : device.info();
+            for (const auto& [info, name] : variants_of(kernel, args, device.info())) {
+                device.load(problem.image.bytes);
                 device.launch(problem.workspace_bytes, launch_of(kernel, args, info), problem.scratch_bytes);
                 const std::vector<uint8_t> given = device.fetch();
                 difference = check_bounds(problem.image, bounds, given);
-                if (difference.empty() && one) difference = problem.image.first_difference(first, given);
+                if (difference.empty() && !first.empty())
+                    difference = problem.image.first_difference(first, given);
                 if (difference.empty() && !device.workspace_is_zero(problem.workspace_bytes))
                     difference = "the workspace is not zero afterwards";
                 first = given;
                 if (difference.empty()) continue;
-                if (one) difference += "; with the grid of one multiprocessor";
+                difference += name;
                 break;
             }
             return difference;
@@ -293,7 +293,7 @@ void check_batches(const Operation<Args>& operation, Device& device, Report& rep
                 const std::string difference = difference_of((d.rows - count) / 2, count);
                 if (!difference.empty()) return difference;
             }
-            for (int64_t row = 0; row < d.rows; row += quick ? 50 : 9) {
+            for (int64_t row = 0; row < d.rows; row += quick ? 50 : 1) {
                 const std::string difference = difference_of(row, 1);
                 if (!difference.empty()) return difference;
             }
@@ -321,9 +321,14 @@ void check_product_graph(const Operation<Args>& operation, Device& device, Repor
             }
             for_each_kernel(operation, problem, c, device, report, [&](const auto& kernel, const Args& args) {
                 const LaunchFunction launch = launch_of(kernel, args, device.info());
+                device.launch(problem.workspace_bytes, launch, problem.scratch_bytes);
+                const std::vector<uint8_t> plain = device.fetch();
                 const auto replay = device.capture(problem.workspace_bytes, launch, problem.scratch_bytes);
+                device.load(problem.image.bytes);
                 replay();
                 std::vector<uint8_t> expected = device.fetch();
+                std::string difference = problem.image.first_difference(plain, expected);
+                if (!difference.empty()) return "against a launch without a graph: " + difference;
                 device.load(padded.bytes);
                 replay();
                 std::vector<uint8_t> given = device.fetch();
@@ -332,7 +337,7 @@ void check_product_graph(const Operation<Args>& operation, Device& device, Repor
                 // The live rows; before them lie the inputs, which are the padded ones.
                 std::copy_n(padded.bytes.begin(), d.offset, expected.begin());
                 std::copy(given.begin() + end, given.begin() + d.offset + d.bytes, expected.begin() + end);
-                std::string difference = padded.first_difference(expected, given);
+                difference = padded.first_difference(expected, given);
                 if (difference.empty() && !device.workspace_is_zero(problem.workspace_bytes))
                     difference = "the workspace is not zero afterwards";
                 return difference;
@@ -367,6 +372,98 @@ template void check_product_graph(const Operation<cuda::MatmulW4A4Args>&, Device
 template void check_product_graph(const Operation<cuda::MatmulW4A16Args>&, Device&, Report&, uint64_t, bool);
 template void check_repeats(const Operation<cuda::MatmulW4A4Args>&, Device&, Report&, uint64_t, bool);
 template void check_repeats(const Operation<cuda::MatmulW4A16Args>&, Device&, Report&, uint64_t, bool);
+
+// d is the next x. With the weight unsettled one of two is packed to the same place before every second
+// product.
+void check_chain(const Operation<cuda::PackWeightArgs>& pack, const Operation<cuda::MatmulW4A16Args>& product,
+                 Device& device, Report& report, uint64_t seed, bool quick) {
+    const int64_t n = quick ? 128 : 1072;
+    for (const int64_t m : {1, 4, 8, 16, 33, 64, 100}) {
+        const Case c{.group = "chain", .seed = ++seed, .rows = m, .k = n};
+        test::Random random(c.seed);
+        Problem<cuda::MatmulW4A16Args> problem;
+        Image& image = problem.image;
+        const NvFp4Shape shape = NvFp4Shape::of(n, n);
+        const auto bytes_of = [&](const char* name, Role role, int64_t bytes) {
+            return image.matrix(name, role, DType::u8, 1, bytes, bytes);
+        };
+        Region codes[2], scales[2], d[8];
+        for (int i = 0; i < 2; i++) {
+            codes[i] = bytes_of(i == 0 ? "codes" : "other codes", Role::input, shape.code_bytes());
+            scales[i] = bytes_of(i == 0 ? "scales" : "other scales", Role::input, shape.scale_bytes());
+        }
+        const Region alpha = image.floats("column_decode", Role::input, n, 0);
+        const Region x = image.matrix("x", Role::input, DType::bf16, m, n, n);
+        const Region w = bytes_of("w", Role::output, gpu_weight_bytes(n, n));
+        for (Region& one : d) one = image.matrix("d", Role::output, DType::bf16, m, n, n);
+        uint8_t* const host = image.bytes.data();
+        for (int i = 0; i < 2; i++) {
+            for (int64_t j = 0; j < shape.code_bytes(); j++)
+                codes[i].at<uint8_t>(host)[j] = uint8_t(random.below(256));
+            for (int64_t j = 0; j < shape.scale_bytes(); j++)
+                scales[i].at<uint8_t>(host)[j] = uint8_t(56 + random.below(8));  // 1 to 1.875
+        }
+        // d is about as large as x: a row has n products of some 4 each.
+        std::fill_n(alpha.at<float>(host), n, float(0.25 / std::sqrt(double(n))));
+        for (int64_t i = 0; i < m * n; i++)
+            store_element(x.at<void>(host), DType::bf16, i, float(random.below(257) - 128) / 64);
+        problem.args = [=](uint8_t* base) {
+            return cuda::MatmulW4A16Args{.x = x.input(base),
+                                         .w = {w.at<uint8_t>(base), n, n},
+                                         .column_decode = alpha.at<float>(base),
+                                         .d = d[0].matrix(base)};
+        };
+        problem.scratch_bytes = cuda::matmul_scratch_bytes(problem.args(host));
+        const auto run = [&](const auto& kernel, bool settled) -> std::string {
+            uint8_t* const base = device.load(image.bytes);
+            const auto pack_one = [&](int i, const cuda::Launch& launch) {
+                const cuda::PackWeightArgs args = {.parts = {{codes[i].template at<uint8_t>(base),
+                                                              scales[i].template at<uint8_t>(base), shape}},
+                                                   .part_count = 1,
+                                                   .packed = w.at<uint8_t>(base)};
+                pack.kernels[0].launch(args, launch, device.info());
+            };
+            const auto step = [&](int i, cuda::Launch launch) {
+                if (!settled && i % 2 == 0) pack_one(i / 2 % 2, launch);
+                cuda::MatmulW4A16Args args = problem.args(base);
+                if (i > 0) args.x = d[i - 1].input(base);
+                args.d = d[i].matrix(base);
+                launch.weight_is_settled = settled;
+                launch_of(kernel, args, device.info())(launch);
+            };
+            const auto begin = [&] {
+                device.load(image.bytes);
+                if (settled) device.launch(0, [&](const cuda::Launch& launch) { pack_one(0, launch); }, 0);
+                device.fetch();
+            };
+            begin();
+            for (int i = 0; i < 8; i++) {  // each waits for the one before
+                device.launch(0, [&](const cuda::Launch& launch) { step(i, launch); }, problem.scratch_bytes);
+                device.fetch();
+            }
+            const std::vector<uint8_t> expected = device.fetch();
+            const LaunchFunction all = [&](const cuda::Launch& launch) {
+                for (int i = 0; i < 8; i++) step(i, launch);
+            };
+            const char* how = settled ? "settled, " : "";
+            for (int turn = 0; turn < (quick ? 2 : 30); turn++) {
+                begin();
+                device.launch(0, all, problem.scratch_bytes);
+                const std::string difference = image.first_difference(expected, device.fetch());
+                if (!difference.empty()) return fmt::format("{}turn {}: {}", how, turn, difference);
+            }
+            const auto replay = device.capture(0, all, problem.scratch_bytes);
+            begin();
+            replay();
+            const std::string difference = image.first_difference(expected, device.fetch());
+            return difference.empty() ? "" : fmt::format("{}in a graph: {}", how, difference);
+        };
+        for_each_kernel(product, problem, c, device, report, [&](const auto& kernel, const auto&) {
+            const std::string difference = run(kernel, false);
+            return difference.empty() ? run(kernel, true) : difference;
+        });
+    }
+}
 
 void check_range(const Operation<cuda::MatmulW4A16Args>& operation, Device& device, Report& report) {
     for (const int64_t m : {1, 8, 64, 65, 200})

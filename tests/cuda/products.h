@@ -28,6 +28,11 @@ template <typename Args>
 void check_repeats(const Operation<Args>& operation, Device& device, Report& report, uint64_t seed,
                    bool quick);
 
+// A chain of launches that may begin before the one ahead has ended, each of which needs what that one
+// writes: the packed weight, x, or the scratch that it has left.
+void check_chain(const Operation<cuda::PackWeightArgs>& pack, const Operation<cuda::MatmulW4A16Args>& product,
+                 Device& device, Report& report, uint64_t seed, bool quick);
+
 // A sum of 86016 that is beyond FP16, times 2^-8: 336 in every type.
 void check_range(const Operation<cuda::MatmulW4A16Args>& operation, Device& device, Report& report);
 

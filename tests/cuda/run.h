@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "core/float_environment.h"
 #include "cuda/device.h"
@@ -26,6 +28,23 @@ LaunchFunction launch_of(const cuda::Kernel<Args>& kernel, const Args& args, con
 inline cuda::DeviceInfo one_multiprocessor(cuda::DeviceInfo info) {
     info.multiprocessors = 1;
     return info;
+}
+
+// The devices that a kernel is launched for: this one; with one multiprocessor; and, for products, with the
+// shared memory and without the clusters of a smaller one, 8.9.
+template <typename Args>
+std::vector<std::pair<cuda::DeviceInfo, const char*>> variants_of(const cuda::Kernel<Args>& kernel,
+                                                                  const Args& args,
+                                                                  const cuda::DeviceInfo& info) {
+    std::vector<std::pair<cuda::DeviceInfo, const char*>> variants = {
+        {info, ""}, {one_multiprocessor(info), "; with the grid of one multiprocessor"}};
+    if constexpr (requires { args.w; }) {
+        cuda::DeviceInfo small = info;
+        small.major = 8, small.minor = 9, small.shared_memory_per_block = 101376;
+        if (kernel.unsupported_reason(args, small).empty())
+            variants.push_back({small, "; as on compute capability 8.9"});
+    }
+    return variants;
 }
 
 // Calls f(kernel, args on the device) for each kernel that computes the problem; the image is loaded before.
@@ -55,8 +74,7 @@ bool for_each_kernel(const Operation<Args>& operation, const Problem<Args>& prob
     return computed;
 }
 
-// All bytes are the reference's, for the device as it is and then with the grids of one multiprocessor, both
-// with the same workspace.
+// All bytes are the reference's, for every variant of the device, all with the same workspace.
 template <typename Args>
 void compare_with_reference(const Operation<Args>& operation, const Case& c, Device& device, Report& report) {
     bool wanted = !report.filtered();
@@ -69,15 +87,14 @@ void compare_with_reference(const Operation<Args>& operation, const Case& c, Dev
     const bool computed =
         for_each_kernel(operation, problem, c, device, report, [&](const auto& kernel, const Args& args) {
             std::string difference;
-            for (const bool one : {false, true}) {
-                if (one) device.load(problem.image.bytes);
-                const cuda::DeviceInfo info = one ? one_multiprocessor(device.info()) : device.info();
+            for (const auto& [info, name] : variants_of(kernel, args, device.info())) {
+                device.load(problem.image.bytes);
                 device.launch(problem.workspace_bytes, launch_of(kernel, args, info), problem.scratch_bytes);
                 difference = problem.image.first_difference(expected, device.fetch());
                 if (difference.empty() && !device.workspace_is_zero(problem.workspace_bytes))
                     difference = "the workspace is not zero afterwards";
                 if (difference.empty()) continue;
-                if (one) difference += "; with the grid of one multiprocessor";
+                difference += name;
                 break;
             }
             return difference;
