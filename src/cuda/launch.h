@@ -35,7 +35,7 @@ void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Parameters...), d
 }
 
 // A kernel that may start before the one ahead of it in the stream has ended: it calls
-// wait_for_previous_kernel() before it touches memory.
+// wait_for_previous_kernel() before it touches memory that the one ahead may write.
 template <typename... Parameters, typename... Values>
 void launch_grid(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared_bytes,
                  const Launch& launch, const Values&... values) {

@@ -1,6 +1,6 @@
 // Programmatic dependent launch: a kernel's CTAs may start while the kernel before it still runs, and wait
-// here before they touch memory. PTX: griddepcontrol, sm_90 and later; before that a kernel starts after the
-// other.
+// here before they touch what it may write. PTX: griddepcontrol, sm_90 and later; before that a kernel starts
+// after the other.
 #pragma once
 
 namespace halfbyte::cuda::ptx {
