@@ -129,7 +129,8 @@ std::string nvfp4_reason(const MatmulW4A4Args& args, const DeviceInfo& device) {
     const NvFp4Shape& shape = args.a.shape;
     const std::string other = accumulation_reason(args.accumulation, Accumulation::tensor_core);
     if (!other.empty()) return other;
-    if (device.major < 10) return "cuBLASLt's products of E2M1 begin with compute capability 10.0";
+    if (device.major < 10)
+        return "cuBLASLt's heuristic: not supported, products of E2M1 begin with compute capability 10.0";
     if (args.encode_scale != nullptr) return "it does not quantise on the way";
     if (shape.layout != ScaleLayout::tiled_128x4)
         return "the block scales of a are not in tiles of 128 rows and 4 blocks";

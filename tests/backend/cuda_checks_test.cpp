@@ -449,7 +449,7 @@ const std::vector<Row>& rows() {
          {"output has 41 columns, the weight has N = 40"}},
         {WRONG(matmul_w4a16, right_w4a16, args.accumulation = Accumulation(3)),
          {"matmul_w4a16: accumulation = 3; contract (0), tensor_core (1) and library (2)"}},
-        {WRONG(matmul_w4a16, right_w4a16, launch.scratch = const_cast<void*>(args.x.data)),
+        {WRONG(matmul_w4a16, right_w4a16, launch.scratch = memory + 256),
          {"matmul_w4a16: the scratch at", "overlaps x at"}},
         {WRONG(matmul_w4a16, right_w4a16, args.d.data = memory + 790), {"d at", "overlaps x at"}},
         {WRONG(matmul_w4a16, right_w4a16, launch.scratch = nullptr),

@@ -136,10 +136,10 @@ TEST_F(CudaChoice, EveryOperationReachesItsList) {
     dequantize({}, {.a = {memory + 2048, memory + 3072, fused.shape}, .decode_scale = &G, .y = y});
     convert_scales({}, {.shape = fused.shape, .source = memory, .target = memory + 2048});
     mxfp4_quantize({}, {x, mx, memory + 2048, memory + 3072});
-    alignas(16) static uint8_t packed[2048];
+    alignas(16) static uint8_t packed[2048], scratch[4096];
     const PackedWeight w = {packed, 2, 16};
     const Launch launch = {
-        .workspace = memory, .workspace_bytes = 32, .scratch = packed, .scratch_bytes = 1 << 20};
+        .workspace = memory, .workspace_bytes = 32, .scratch = scratch, .scratch_bytes = sizeof(scratch)};
     pack_weight({}, {.parts = {{memory, memory + 512, fused.shape}}, .part_count = 1, .packed = packed});
     unpack_weight({}, {.w = w, .codes = memory, .block_scales = memory + 512});
     matmul_w4a4(launch, {.a = {memory, memory + 512, fused.shape},

@@ -97,11 +97,13 @@ TEST(CublasLt, Nvfp4SaysWhyNot) {
     EXPECT_NE(reason(nvfp4_args(), 9).find("not supported"), std::string::npos);
     MatmulW4A4Args args = nvfp4_args();
     args.accumulation = Accumulation::contract;
-    EXPECT_NE(reason(args, 10).find("accumulation tensor_core"), std::string::npos);
+    EXPECT_NE(reason(args, 10).find("accumulation is tensor_core; contract is asked"), std::string::npos);
     args = nvfp4_args(), args.a.shape.layout = ScaleLayout::linear;
     EXPECT_NE(reason(args, 10).find("tiles of 128 rows"), std::string::npos);
     args = nvfp4_args(), args.a.shape.k = args.w.k = 4080;
-    EXPECT_NE(reason(args, 10).find("multiple of 32"), std::string::npos);
+    EXPECT_NE(reason(args, 10).find("K = 4080, padded to 4096: a multiple of 64"), std::string::npos);
+    args.a.shape.k = args.a.shape.padded_k = args.w.k = 4064;
+    EXPECT_NE(reason(args, 10).find("K = 4064, padded to 4064: a multiple of 64"), std::string::npos);
     args = nvfp4_args(), args.a.codes = memory + 8;
     EXPECT_NE(reason(args, 10).find("aligned to 16"), std::string::npos);
     args = nvfp4_args(), args.encode_scale = numbers;
@@ -115,9 +117,9 @@ TEST(CublasLt, DequantisedSaysWhyNot) {
     };
     MatmulW4A16Args args = dequantised_args();
     args.accumulation = Accumulation::tensor_core;
-    EXPECT_NE(reason(args).find("accumulation library"), std::string::npos);
+    EXPECT_NE(reason(args).find("accumulation is library; tensor_core is asked"), std::string::npos);
     args = dequantised_args(), args.w.k = args.x.cols = 0;
-    EXPECT_NE(reason(args).find("K is 0"), std::string::npos);
+    EXPECT_NE(reason(args).find("K = 0"), std::string::npos);
     args = dequantised_args(), args.d.rows = args.x.rows = 0;
     EXPECT_EQ(reason(args), lt_unavailable_reason());
 }
