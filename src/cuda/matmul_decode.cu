@@ -1,6 +1,7 @@
 // W4A4 and W4A16 products of few tokens: device/decode_kernel.cuh. The activations are brought into the order
-// of its operands on the way, or first by a small kernel of their own if there are more than 8 tokens. More
-// than 64 (fewer where shared memory is small) are done in passes.
+// of its operands on the way, or first by a small kernel of their own if there are more than 8 tokens, or
+// more than one that are quantised on the way. More than 64 (fewer where shared memory is small) are done in
+// passes.
 #include <algorithm>
 
 #include "cuda/device/decode_kernel.cuh"
