@@ -5,11 +5,11 @@
 // faster. They, the stream and the workspace belong to the calling thread's current device
 // (cudaSetDevice). Results overlap no input and no other result; y of transform and of fake_quantize may be
 // x's own memory. Every operation is one kernel launch in the caller's stream, a product a few (of more than
-// 64 rows without the kernels of 9.0 one or two for each 64, or 8, rows): no allocation, no synchronisation, no
-// reading of device data by the host, so it can be captured into a CUDA graph; but the first product by
-// cuBLASLt in a process must come before, since its handle is made then. What is known on the host is checked before the launch and throws Error (usage); a device or driver
-// that cannot is Error (unsupported), a failed launch Error (failure). The bits are those of the CPU
-// (docs/numbers.md).
+// 64 rows without the kernels of 9.0 one or two for each 64, or 8, rows): no allocation, no synchronisation,
+// no reading of device data by the host, so it can be captured into a CUDA graph; but the first product by
+// cuBLASLt in a process must come before, since its handle is made then. What is known on the host is checked
+// before the launch and throws Error (usage); a device or driver that cannot is Error (unsupported), a failed
+// launch Error (failure). The bits are those of the CPU (docs/numbers.md).
 #pragma once
 
 #include <string>

@@ -90,7 +90,8 @@ std::vector<Bounds> bounds_of(const Args& args, bool exact) {
     const bool chains =
         std::is_same_v<Args, cuda::MatmulW4A16Args> && args.accumulation == Accumulation::tensor_core;
     const double length = double(chains ? std::min(k, chain) : k);
-    const double losses = exact ? 0 : length * 1.25 + double((k + chain - 1) / chain);
+    const int64_t chain_count = (k + chain - 1) / chain;
+    const double losses = exact ? 0 : length * 1.25 + double(chain_count);
     const double gamma = losses * 0x1p-23 / (1 - losses * 0x1p-23);
     std::vector<Bounds> all;
     std::vector<double> sum(static_cast<size_t>(n)), magnitude(static_cast<size_t>(n));
@@ -290,11 +291,11 @@ void check_batches(const Operation<Args>& operation, Device& device, Report& rep
                            : fmt::format("rows {} to {} alone: {}", first, first + count - 1, difference);
             };
             for (const int64_t count : counts) {
-                const std::string difference = difference_of((d.rows - count) / 2, count);
+                std::string difference = difference_of((d.rows - count) / 2, count);
                 if (!difference.empty()) return difference;
             }
             for (int64_t row = 0; row < d.rows; row += quick ? 50 : 1) {
-                const std::string difference = difference_of(row, 1);
+                std::string difference = difference_of(row, 1);
                 if (!difference.empty()) return difference;
             }
             return difference_of(0, d.rows);
