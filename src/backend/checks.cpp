@@ -661,15 +661,34 @@ void check_packed(const char* operation, const cuda::PackedWeight& w) {
     check_aligned_to_16(operation, "the packed weight", w.data);
 }
 
+// What a product writes, against all that it reads.
 template <typename Args>
-Memory bias_of(const Args& args) {
-    return {args.bias, args.d.cols * int64_t(size_of(args.bias_type))};
+void check_apart_from_inputs(const char* operation, const char* what, const Memory& written,
+                             const Args& args) {
+    const auto check_one = [&](const char* name, const Memory& memory) {
+        check_apart(operation, what, written, name, memory);
+    };
+    check_one("the packed weight", memory_of(args.w));
+    check_one("column_decode", {args.column_decode, 4 * args.d.cols});
+    check_one("bias", {args.bias, args.d.cols * int64_t(size_of(args.bias_type))});
+    if constexpr (std::is_same_v<Args, cuda::MatmulW4A16Args>) {
+        check_one("x", Memory(args.x));
+    } else {
+        check_one("row_decode", {args.row_decode, 4 * (args.row_decode_per_row ? args.d.rows : 1)});
+        if (args.encode_scale != nullptr) {
+            check_one("x", Memory(args.x));
+            check_one("encode_scale", {args.encode_scale, 4 * (args.encode_scale_per_row ? args.d.rows : 1)});
+        } else {
+            check_one("codes", {args.a.codes, args.a.shape.code_bytes()});
+            check_one("block_scales", {args.a.block_scales, args.a.shape.scale_bytes()});
+        }
+    }
 }
-Memory row_decode_of(const cuda::MatmulW4A4Args& args) {
-    return {args.row_decode, 4 * (args.row_decode_per_row ? args.d.rows : 1)};
-}
-Memory encode_scale_of(const cuda::MatmulW4A4Args& args) {
-    return {args.encode_scale, 4 * (args.encode_scale_per_row ? args.d.rows : 1)};
+
+template <typename Args>
+void check_scratch(const char* operation, const Args& args, const Memory& scratch) {
+    check_apart(operation, "the scratch", scratch, "d", Memory(args.d));
+    check_apart_from_inputs(operation, "the scratch", scratch, args);
 }
 
 // What both products have; k: of the activations.
@@ -687,10 +706,7 @@ void check_gpu_product(const char* operation, const Args& args, int64_t rows, in
     check_aligned(operation, "d", args.d);
     check_aligned(operation, "column_decode", args.column_decode, DType::f32);
     check_aligned(operation, "bias", args.bias, args.bias_type);
-    const Memory d(args.d);
-    check_apart(operation, "d", d, "the packed weight", memory_of(args.w));
-    check_apart(operation, "d", d, "column_decode", {args.column_decode, 4 * args.d.cols});
-    check_apart(operation, "d", d, "bias", bias_of(args));
+    check_apart_from_inputs(operation, "d", Memory(args.d), args);
 }
 
 void check_accumulation(const char* operation, Accumulation accumulation) {
@@ -698,15 +714,6 @@ void check_accumulation(const char* operation, Accumulation accumulation) {
               accumulation == Accumulation::library,
           usage, "{}: accumulation = {}; contract (0), tensor_core (1) and library (2) are possible",
           operation, int(accumulation));
-}
-
-// What both products have.
-template <typename Args>
-void check_scratch_apart(const char* operation, const Memory& scratch, const Args& args) {
-    check_apart(operation, "the scratch", scratch, "d", Memory(args.d));
-    check_apart(operation, "the scratch", scratch, "the packed weight", memory_of(args.w));
-    check_apart(operation, "the scratch", scratch, "column_decode", {args.column_decode, 4 * args.d.cols});
-    check_apart(operation, "the scratch", scratch, "bias", bias_of(args));
 }
 
 }  // namespace
@@ -771,15 +778,6 @@ void check_gpu_arguments(const cuda::MatmulW4A4Args& args) {
           "{}: row_decode_per_row is given without row_decode", operation);
     check_aligned(operation, "row_decode", args.row_decode, DType::f32);
     check_accumulation(operation, args.accumulation);
-    const Memory d(args.d);
-    check_apart(operation, "d", d, "row_decode", row_decode_of(args));
-    if (quantises) {
-        check_apart(operation, "d", d, "x", Memory(args.x));
-        check_apart(operation, "d", d, "encode_scale", encode_scale_of(args));
-    } else {
-        check_apart(operation, "d", d, "codes", {args.a.codes, shape.code_bytes()});
-        check_apart(operation, "d", d, "block_scales", {args.a.block_scales, shape.scale_bytes()});
-    }
 }
 
 void check_gpu_arguments(const cuda::MatmulW4A16Args& args) {
@@ -790,25 +788,15 @@ void check_gpu_arguments(const cuda::MatmulW4A16Args& args) {
     check_aligned(operation, "x", args.x);
     check_gpu_product(operation, args, args.x.rows, args.x.cols);
     check_accumulation(operation, args.accumulation);
-    check_apart(operation, "d", Memory(args.d), "x", Memory(args.x));
 }
 
-void check_scratch_is_apart(const cuda::MatmulW4A4Args& args, const void* scratch, int64_t bytes) {
-    const char* operation = "matmul_w4a4";
-    const Memory own(scratch, bytes);
-    check_scratch_apart(operation, own, args);
-    check_apart(operation, "the scratch", own, "x", Memory(args.x));
-    check_apart(operation, "the scratch", own, "codes", {args.a.codes, args.a.shape.code_bytes()});
-    check_apart(operation, "the scratch", own, "block_scales",
-                {args.a.block_scales, args.a.shape.scale_bytes()});
-    check_apart(operation, "the scratch", own, "row_decode", row_decode_of(args));
-    check_apart(operation, "the scratch", own, "encode_scale", encode_scale_of(args));
+void check_scratch_is_apart(const char* operation, const cuda::MatmulW4A4Args& args, const void* scratch,
+                            int64_t bytes) {
+    check_scratch(operation, args, {scratch, bytes});
 }
-void check_scratch_is_apart(const cuda::MatmulW4A16Args& args, const void* scratch, int64_t bytes) {
-    const char* operation = "matmul_w4a16";
-    const Memory own(scratch, bytes);
-    check_scratch_apart(operation, own, args);
-    check_apart(operation, "the scratch", own, "x", Memory(args.x));
+void check_scratch_is_apart(const char* operation, const cuda::MatmulW4A16Args& args, const void* scratch,
+                            int64_t bytes) {
+    check_scratch(operation, args, {scratch, bytes});
 }
 
 }  // namespace halfbyte

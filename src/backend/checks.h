@@ -47,7 +47,9 @@ void check_gpu_arguments(const cuda::UnpackWeightArgs& args);
 void check_gpu_arguments(const cuda::MatmulW4A4Args& args);
 void check_gpu_arguments(const cuda::MatmulW4A16Args& args);
 // Launch::scratch against all that a product reads and writes.
-void check_scratch_is_apart(const cuda::MatmulW4A4Args& args, const void* scratch, int64_t bytes);
-void check_scratch_is_apart(const cuda::MatmulW4A16Args& args, const void* scratch, int64_t bytes);
+void check_scratch_is_apart(const char* operation, const cuda::MatmulW4A4Args& args, const void* scratch,
+                            int64_t bytes);
+void check_scratch_is_apart(const char* operation, const cuda::MatmulW4A16Args& args, const void* scratch,
+                            int64_t bytes);
 
 }  // namespace halfbyte

@@ -142,8 +142,9 @@ void run(const char* operation, KernelList<Args> Kernels::* list, const Launch& 
     else if constexpr (requires { args.quantize; })
         check_workspace(operation, "dynamic scales need", launch, workspace_bytes_of(args.quantize));
     else if constexpr (requires { scratch_bytes_of(args); }) {
-        check_scratch(operation, launch, scratch_bytes_of(args));
-        check_scratch_is_apart(args, launch.scratch, scratch_bytes_of(args));
+        const int64_t needed = scratch_bytes_of(args);
+        check_scratch(operation, launch, needed);
+        check_scratch_is_apart(operation, args, launch.scratch, needed);
     }
     const Kernels& kernels = loaded(operation);
     const DeviceInfo device = current_device(operation, kernels);
