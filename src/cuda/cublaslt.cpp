@@ -195,17 +195,13 @@ void lt_matmul(const LtProduct& product, const void* x, const void* w, void* d, 
              "cublasLtMatmul");
 }
 
-cudaDataType_t lt_type_of(DType type) {
-    return type == DType::f32 ? CUDA_R_32F : type == DType::f16 ? CUDA_R_16F : CUDA_R_16BF;
-}
-
 uint32_t lt_alignment_of(const void* address) {
     const auto bits = reinterpret_cast<uintptr_t>(address) | 256;
     return uint32_t(bits & ~(bits - 1));
 }
 
 LtProduct lt_product(const MatmulW4A16Args& args) {
-    return {.operand = lt_type_of(args.x.type),
+    return {.operand = args.x.type == DType::f16 ? CUDA_R_16F : CUDA_R_16BF,
             .result = CUDA_R_32F,
             .m = args.d.rows,
             .n = args.w.n,

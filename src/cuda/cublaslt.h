@@ -37,8 +37,6 @@ void lt_matmul(const LtProduct& product, const void* x, const void* w, void* d, 
 // The largest power of two that divides the address, 256 at the most.
 uint32_t lt_alignment_of(const void* address);
 
-cudaDataType_t lt_type_of(DType type);  // of BF16, FP16 and FP32
-
 // x times the weight dequantised to x's type, rows of whole groups; FP32 sums without gaps.
 LtProduct lt_product(const MatmulW4A16Args& args);
 // a times the weight's codes [n, k / 2] with these block scales; FP32 sums without gaps.

@@ -38,7 +38,7 @@ std::vector<std::pair<cuda::DeviceInfo, const char*>> variants_of(const cuda::Ke
                                                                   const cuda::DeviceInfo& info) {
     std::vector<std::pair<cuda::DeviceInfo, const char*>> variants = {
         {info, ""}, {one_multiprocessor(info), "; with the grid of one multiprocessor"}};
-    if constexpr (requires { args.w; }) {
+    if constexpr (requires { args.column_decode; }) {
         cuda::DeviceInfo small = info;
         small.major = 8, small.minor = 9, small.shared_memory_per_block = 101376;
         if (kernel.unsupported_reason(args, small).empty())
@@ -87,8 +87,9 @@ void compare_with_reference(const Operation<Args>& operation, const Case& c, Dev
     const bool computed =
         for_each_kernel(operation, problem, c, device, report, [&](const auto& kernel, const Args& args) {
             std::string difference;
-            for (const auto& [info, name] : variants_of(kernel, args, device.info())) {
-                device.load(problem.image.bytes);
+            for (bool loaded = true; const auto& [info, name] : variants_of(kernel, args, device.info())) {
+                if (!loaded) device.load(problem.image.bytes);
+                loaded = false;
                 device.launch(problem.workspace_bytes, launch_of(kernel, args, info), problem.scratch_bytes);
                 difference = problem.image.first_difference(expected, device.fetch());
                 if (difference.empty() && !device.workspace_is_zero(problem.workspace_bytes))

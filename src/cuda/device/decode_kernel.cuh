@@ -8,9 +8,9 @@
 // far ahead, across units: no warp waits for another but when the activations change. Their first stages are
 // filled before the kernel ahead of this one in the stream has ended, if the weight does not depend on it.
 //
-// The sums of the chains meet in shared memory, or in scratch memory if there is no room. When all are done,
-// each CTA of the cluster adds up a part of them, chain after chain, and writes d. So the bits depend neither
-// on the grid nor on who comes last.
+// The sums of the chains meet in shared memory, or in scratch memory if there is no room or the cluster has
+// several CTAs. When all are done, each CTA adds up a part of them, chain after chain, and writes d. So the
+// bits depend neither on the grid nor on who comes last.
 #pragma once
 
 #include "cuda/device/activations.cuh"
