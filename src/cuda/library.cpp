@@ -109,9 +109,9 @@ extern "C" __attribute__((visibility("default"))) const Kernels* halfbyte_cuda_k
     static const Kernel<MxFp4DequantizeArgs> mxfp4_dequantize[] = {kernel::mxfp4_dequantize};
     static const Kernel<PackWeightArgs> pack_weight[] = {kernel::pack_weight};
     static const Kernel<UnpackWeightArgs> unpack_weight[] = {kernel::unpack_weight};
-    static const Kernel<MatmulW4A4Args> matmul_w4a4[] = {kernel::matmul_w4a4_prefill,
-                                                         kernel::matmul_w4a4_decode, kernel::cublaslt_nvfp4,
-                                                         kernel::matmul_w4a4_prefill_tensor_core};
+    static const Kernel<MatmulW4A4Args> matmul_w4a4[] = {
+        kernel::matmul_w4a4_prefill, kernel::matmul_w4a4_prefill_expanded, kernel::matmul_w4a4_decode,
+        kernel::cublaslt_nvfp4, kernel::matmul_w4a4_prefill_tensor_core};
     static const Kernel<MatmulW4A16Args> matmul_w4a16[] = {
         kernel::matmul_w4a16_prefill, kernel::matmul_w4a16_decode, kernel::cublaslt_dequantised};
     static const Kernels all = {

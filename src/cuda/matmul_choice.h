@@ -27,7 +27,8 @@ struct MatmulTuning {
 // powers of two, so where "decode" ends is known to a power of two only.
 inline constexpr MatmulTuning tuned_w4a4[] = {
     {64, INT64_MAX, {"decode", "prefill"}},
-    {INT64_MAX, INT64_MAX, {"prefill", "decode"}},
+    {1024, INT64_MAX, {"prefill", "prefill_expanded", "decode"}},
+    {INT64_MAX, INT64_MAX, {"prefill_expanded", "prefill", "decode"}},
 };
 inline constexpr MatmulTuning tuned_w4a16[] = {
     {32, INT64_MAX, {"decode", "prefill"}},

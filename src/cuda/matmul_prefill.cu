@@ -1,6 +1,7 @@
 // W4A4 and W4A16 products of many tokens on Hopper: device/prefill_kernel.cuh, in the tile that suits the
 // size.
 #include "cuda/device/prefill_activations.cuh"
+#include "cuda/device/prefill_expand.cuh"
 #include "cuda/device/prefill_kernel.cuh"
 #include "cuda/operations.h"
 #include "cuda/products.h"
@@ -21,16 +22,20 @@ constexpr Candidate candidate(double time) {
     return {S::cluster * S::row_warpgroups * 64, S::tile_tokens, S::cluster, time, launch_prefill<T, S>};
 }
 
+using enum PrefillWeight;
 template <typename T>
 constexpr Candidate of_chains[] = {
-    candidate<T, PrefillShape<false, 1, 1, 64, 0, 0, 2, 8>>(24),
-    candidate<T, PrefillShape<false, 1, 1, 128, 0, 0, 2, 8>>(37),
-    candidate<T, PrefillShape<false, 2, 1, 128, 0, 0, 2, 8>>(54.5),
-    candidate<T, PrefillShape<false, 2, 1, 176, 0, 0, 2, 6>>(65.5),
+    candidate<T, PrefillShape<false, packed, 1, 1, 64, 0, 2, 8>>(24),
+    candidate<T, PrefillShape<false, packed, 1, 1, 128, 0, 2, 8>>(37),
+    candidate<T, PrefillShape<false, packed, 2, 1, 128, 0, 2, 8>>(54.5),
+    candidate<T, PrefillShape<false, packed, 2, 1, 176, 0, 2, 6>>(65.5),
 };
 constexpr Candidate of_blocks[] = {
-    candidate<__nv_bfloat16, PrefillShape<true, 1, 2, 64, 64, 3, 2, 8>>(64.5),
-    candidate<__nv_bfloat16, PrefillShape<true, 1, 2, 128, 128, 2, 2, 4>>(98),
+    candidate<__nv_bfloat16, PrefillShape<true, packed, 2, 1, 64, 3, 1, 4>>(57),
+    candidate<__nv_bfloat16, PrefillShape<true, packed, 2, 1, 128, 2, 1, 4>>(85),
+};
+constexpr Candidate of_expanded_blocks[] = {
+    candidate<__nv_bfloat16, PrefillShape<true, expanded, 2, 1, 128, 2, 1, 4>>(74),
 };
 
 void launch_best(std::span<const Candidate> candidates, const ConstMatrix& x, const PrefillProblem& problem,
@@ -67,12 +72,32 @@ std::string reason(const Args& args, const DeviceInfo& device) {
     return "";
 }
 
+std::string expanded_reason(const MatmulW4A4Args& args, const DeviceInfo& device) {
+    if (args.d.rows > 0 && args.d.rows < least_expanded_rows)
+        return "M = " + std::to_string(args.d.rows) + ": to expand the weight first takes too long below " +
+               std::to_string(least_expanded_rows);
+    return reason<Accumulation::contract>(args, device);
+}
+
 template <bool contract>
 void launch_w4a4(const MatmulW4A4Args& args, const Launch& launch, const DeviceInfo& device) {
     if (args.d.rows == 0 || args.w.n == 0) return;
     const ConstMatrix x = prepare_activations(args, launch);
     launch_best(contract ? std::span<const Candidate>(of_blocks) : of_chains<__nv_bfloat16>, x,
                 problem_of(args, x.type), launch, device);
+}
+
+// The weight is expanded in the scratch, behind it lie the activations.
+void launch_expanded(const MatmulW4A4Args& args, const Launch& launch, const DeviceInfo& device) {
+    if (args.d.rows == 0 || args.w.n == 0) return;
+    auto* const weight = static_cast<uint8_t*>(launch.scratch);
+    Launch behind = launch;
+    behind.scratch = weight + expanded_weight_bytes(size_of_product(args));
+    const ConstMatrix x = prepare_activations(args, behind);
+    launch_expand_weight(args.w, weight, launch);
+    PrefillProblem problem = problem_of(args, x.type);
+    problem.weight = weight;
+    launch_best(of_expanded_blocks, x, problem, launch, device);
 }
 
 void launch_w4a16(const MatmulW4A16Args& args, const Launch& launch, const DeviceInfo& device) {
@@ -87,6 +112,8 @@ void launch_w4a16(const MatmulW4A16Args& args, const Launch& launch, const Devic
 
 const Kernel<MatmulW4A4Args> kernel::matmul_w4a4_prefill = {
     "prefill", reason<Accumulation::contract, MatmulW4A4Args>, launch_w4a4<true>};
+const Kernel<MatmulW4A4Args> kernel::matmul_w4a4_prefill_expanded = {"prefill_expanded", expanded_reason,
+                                                                     launch_expanded};
 const Kernel<MatmulW4A4Args> kernel::matmul_w4a4_prefill_tensor_core = {
     "prefill_tensor_core", reason<Accumulation::tensor_core, MatmulW4A4Args>, launch_w4a4<false>};
 const Kernel<MatmulW4A16Args> kernel::matmul_w4a16_prefill = {

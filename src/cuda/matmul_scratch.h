@@ -42,6 +42,16 @@ constexpr int64_t matmul_scratch_bytes(const MatmulSize& size) {
     return std::max(decode_scratch_bytes(size), prefill_scratch_bytes(size));
 }
 
+// Of the kernel that expands the weight (device/prefill_expand.cuh), which it does from so many rows on: the
+// expanded weight, then the activations.
+inline constexpr int64_t least_expanded_rows = 512;
+inline constexpr int64_t expanded_group_bytes = gpu_strip_rows * gpu_group_k * 2, expanded_tile_strips = 8,
+                         expanded_whole_groups = 4;
+constexpr int64_t expanded_weight_bytes(const MatmulSize& size) {
+    return round_up(gpu_strips(size.n), expanded_tile_strips) *
+           round_up(gpu_groups(size.k), expanded_whole_groups) * expanded_group_bytes;
+}
+
 // Of the kernels that call cuBLASLt: its own workspace, FP32 sums [m, n], then the weight in a form that it
 // reads. The parts begin at multiples of lt_alignment bytes, counted from the first such in the scratch.
 inline constexpr int64_t lt_workspace_bytes = int64_t(32) << 20, lt_alignment = 256;
@@ -69,8 +79,9 @@ struct UnpackedScratch : LtScratch {
 constexpr int64_t matmul_scratch_bytes(const MatmulW4A4Args& args) {
     const MatmulSize size = size_of_product(args);
     const int64_t own = matmul_scratch_bytes(size);
-    if (size.m == 0 || args.accumulation != Accumulation::tensor_core) return own;
-    return std::max(own, UnpackedScratch(size).bytes);
+    if (size.m == 0) return own;
+    if (args.accumulation == Accumulation::tensor_core) return std::max(own, UnpackedScratch(size).bytes);
+    return size.m < least_expanded_rows ? own : expanded_weight_bytes(size) + own;
 }
 constexpr int64_t matmul_scratch_bytes(const MatmulW4A16Args& args) {
     const MatmulSize size = size_of_product(args);

@@ -20,8 +20,8 @@ extern const Kernel<MxFp4QuantizeArgs> mxfp4_quantize;
 extern const Kernel<MxFp4DequantizeArgs> mxfp4_dequantize;
 extern const Kernel<PackWeightArgs> pack_weight;
 extern const Kernel<UnpackWeightArgs> unpack_weight;
-extern const Kernel<MatmulW4A4Args> matmul_w4a4_decode, matmul_w4a4_prefill, matmul_w4a4_prefill_tensor_core,
-    cublaslt_nvfp4;
+extern const Kernel<MatmulW4A4Args> matmul_w4a4_decode, matmul_w4a4_prefill, matmul_w4a4_prefill_expanded,
+    matmul_w4a4_prefill_tensor_core, cublaslt_nvfp4;
 extern const Kernel<MatmulW4A16Args> matmul_w4a16_decode, matmul_w4a16_prefill, cublaslt_dequantised;
 
 }  // namespace kernel

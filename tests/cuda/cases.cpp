@@ -269,17 +269,17 @@ std::vector<Case> make_product_cases(bool quick, uint64_t seed) {
                     }
     for (const DType type : types)
         for (const DType other_type : types)
-            for (const int64_t m : {1, 4, 48, 200})
+            for (const int64_t m : {1, 4, 48, 200, 600})
                 for (const bool on_the_way : {false, true})
                     for (const bool special : {false, true})
-                        add("types", m, 72, quick ? 128 : 1104, [&](Case& c) {
+                        add("types", m, 72, quick || m == 600 ? 128 : 1104, [&](Case& c) {
                             c.type = type, c.other_type = other_type;
                             c.on_the_way = on_the_way, c.special_weight = special;
                             if (special) return;  // as fast paths want it
                             c.extra_k = c.extra_rows = c.extra_stride = c.misaligned_input =
                                 c.misaligned_output = 0;
                         });
-    for (const int64_t m : {1, 16, 33, 100, 300})
+    for (const int64_t m : {1, 16, 33, 100, 300, 700})
         for (const int64_t k : {64, 1000, 4096})
             add("exact sums", m, quick ? 40 : 136, k, [&](Case& c) {
                 c.values = Values::integers, c.special_weight = c.on_the_way = false;

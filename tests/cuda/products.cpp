@@ -261,7 +261,8 @@ void check_batches(const Operation<Args>& operation, Device& device, Report& rep
                              {257, 1000, 2048},
                              {257, 33, 17},
                              {257, 16, 8192},
-                             {300, 528, 1024}}) {
+                             {300, 528, 1024},
+                             {600, 129, 1040}}) {
         if (quick && size.n * size.k > 200000) continue;
         const Case c = product_case<Args>("batches", size, ++seed);
         const Problem<Args> problem = operation.make(c);

@@ -1,17 +1,23 @@
-// Products of many tokens, M > 64: D^T [N, M] = W x^T by wgmma, W from its packed form through registers (the
-// operand A: 64 rows of W a warpgroup, 16 a warp, one strip), x [M, K] from shared memory (the operand B).
+// Products of many tokens, M > 64: D^T [N, M] = W x^T by wgmma, x [M, K] from shared memory (the operand B),
+// W (the operand A: 64 rows a warpgroup, 16 a warp, one strip) from its packed form through registers; or
+// from shared memory, expanded to BF16 beforehand, once for all tiles (prefill_expand.cuh).
 //
 // A tile is row_warpgroups * 64 rows of W by token_warpgroups * tokens tokens. A thread of the last warpgroup
 // fills a ring of stages of 64 elements of K by two tensor copies, of x and of W. The CTAs of a cluster take
 // tiles of the same tokens, side by side; each brings a part of x to all of them. The other warpgroups
-// dequantise in registers and multiply.
+// multiply.
 //
 // contract: each product of a block of 16 begins from zero and is added to the chain in FP32. Else a chain of
 // 1024 elements is accumulated by the matrix unit. Chains are added in order in FP32, so that a row's bits
 // depend on nothing but K.
+//
+// What the contract's loop may cost: a wgmma of 64 x 128 x 16 takes 64 clocks, its 8192 additions take 64
+// more of the instruction slots, and where both run side by side they take 105 together (measured with
+// nothing else in the loop: both write registers), so every other instruction counts.
 #pragma once
 
 #include "cuda/device/fragments.cuh"
+#include "cuda/device/prefill_expand.cuh"
 #include "cuda/device/product_output.cuh"
 #include "cuda/products.h"
 #include "cuda/ptx/barrier.cuh"
@@ -23,37 +29,47 @@
 
 namespace halfbyte::cuda {
 
-// tokens: of a warpgroup, N of wgmma. Of the contract alone: piece, the tokens of one product, and products,
-// how many of them are in registers at once.
-template <bool contract_, int row_warpgroups_, int token_warpgroups_, int tokens_, int piece_, int products_,
-          int cluster_, int stages_>
+// What the multiplying warps read of W.
+enum class PrefillWeight { packed, expanded };
+
+// tokens: of a warpgroup, N of wgmma. products: of the contract, how many are in registers at once.
+template <bool contract_, PrefillWeight weight_, int row_warpgroups_, int token_warpgroups_, int tokens_,
+          int products_, int cluster_, int stages_>
 struct PrefillShape {
     static constexpr bool contract = contract_;
+    static constexpr PrefillWeight weight = weight_;
     static constexpr int row_warpgroups = row_warpgroups_, token_warpgroups = token_warpgroups_;
-    static constexpr int tokens = tokens_, piece = piece_, products = products_, cluster = cluster_,
-                         stages = stages_;
+    static constexpr int tokens = tokens_, products = products_, cluster = cluster_, stages = stages_;
 
-    static constexpr int stages_a_step = contract ? 2 : 1;  // of the loop
+    // Of the loop. The contract's takes the whole ring, so that the addresses of its stages are
+    // constants.
+    static constexpr int stages_a_step = contract ? stages : 1;
+    static_assert(chain_groups % stages_a_step == 0);
+    static_assert(weight == PrefillWeight::packed ||
+                  (row_warpgroups * 4 == expanded_tile_strips && stages_a_step == expanded_whole_groups));
 
     static constexpr int warpgroups = row_warpgroups * token_warpgroups;
     static constexpr int threads = warpgroups * 128 + 128;
-    // A thread's registers: as launched (65536 over all threads, in steps of 8), then of the filling and of
-    // the multiplying warpgroups; together no more than launched, or the multiplying ones wait for ever.
+    // A thread's registers: as launched (65536 over all threads, in steps of 8), then of the filling and
+    // of the multiplying warpgroups; together no more than launched, or the multiplying ones wait for
+    // ever.
     static constexpr int launched = 65536 / threads / 8 * 8, filling = warpgroups == 2 ? 24 : 32,
                          registers = ((warpgroups + 1) * launched - filling) / warpgroups / 8 * 8;
     static constexpr int strips = row_warpgroups * 4;
     static constexpr int tile_tokens = token_warpgroups * tokens;
     static constexpr int x_bytes = tile_tokens * int(gpu_group_k) * 2;  // of a stage
-    static constexpr int w_bytes = strips * int(gpu_group_bytes);
-    // The contract's registers hold no sums of chains beside the chain and two products.
+    static constexpr int w_bytes =
+        strips * int(weight == PrefillWeight::packed ? gpu_group_bytes : expanded_group_bytes);
+    // The contract's registers hold no sums of chains beside the chain and the products.
     static constexpr int total_bytes = contract ? warpgroups * 64 * tokens * 4 : 0;
-    static constexpr int transpose_bytes = 512;  // of a warp, for the output
-    static constexpr int shared_bytes =
-        1024 + stages * (x_bytes + w_bytes + 16) + total_bytes + warpgroups * 4 * transpose_bytes;
+    // Of a warp, for the output; the contract's lie among its totals.
+    static constexpr int transpose_bytes = 512;
+    static constexpr int shared_bytes = 1024 + stages * (x_bytes + w_bytes + 16) +
+                                        (contract ? total_bytes : warpgroups * 4 * transpose_bytes);
 };
 
 struct PrefillProblem {
-    const uint8_t* weight = nullptr;   // the groups of a packed weight
+    const uint8_t* weight = nullptr;   // the groups of a packed weight, or those that expand_weight makes
     const uint8_t* special = nullptr;  // one byte for each strip
     uint32_t strips = 0, groups = 0;
     uint32_t row_tiles = 0, token_tiles = 0;  // row tiles of a whole cluster
@@ -83,15 +99,15 @@ struct PrefillTile {
 // Addresses in shared memory.
 template <typename S>
 struct PrefillShared {
-    uint32_t x, w, totals, transpose, full, empty;
+    uint32_t x, w, totals, full, empty;
 
     __device__ __forceinline__ explicit PrefillShared(const uint8_t* memory) {
-        // A shuffle's result is kept in a register; the address itself ptxas would find anew at every use.
+        // A shuffle's result is kept in a register; the address itself ptxas would find anew at every
+        // use.
         x = __shfl_sync(~0u, (ptx::shared_address(memory) + 1023) / 1024 * 1024, 0);
         w = x + S::stages * S::x_bytes;
         totals = w + S::stages * S::w_bytes;
-        transpose = totals + S::total_bytes;
-        full = transpose + S::warpgroups * 4 * S::transpose_bytes;
+        full = totals + (S::contract ? S::total_bytes : S::warpgroups * 4 * S::transpose_bytes);
         empty = full + 8 * S::stages;
     }
 };
@@ -100,9 +116,7 @@ struct PrefillShared {
 template <typename S>
 struct RingPlace {
     uint32_t stage = 0, parity = 0;
-    __device__ __forceinline__ uint32_t before(uint32_t count) const {  // count stages back
-        return stage >= count ? stage - count : stage + S::stages - count;
-    }
+    __device__ __forceinline__ uint32_t before() const { return stage > 0 ? stage - 1 : S::stages - 1; }
     __device__ __forceinline__ void next() {
         if (++stage == S::stages) {
             stage = 0;
@@ -135,7 +149,11 @@ __device__ __forceinline__ void fill_stages(const PrefillShared<S>& shared, cons
                 ptx::copy_box(x, x_map, group * gpu_group_k, token, full);
             else
                 ptx::copy_box_to_cluster(x, x_map, group * gpu_group_k, token, full, (1u << S::cluster) - 1);
-            ptx::copy_box_3d(shared.w + place.stage * S::w_bytes, w_map, group, strip, full);
+            const uint32_t w = shared.w + place.stage * S::w_bytes;
+            if constexpr (S::weight == PrefillWeight::packed)
+                ptx::copy_box_3d(w, w_map, group, strip, full);
+            else
+                ptx::copy_bulk(w, p.weight + expanded_offset(strip, group, p.groups), S::w_bytes, full);
             place.next();
         }
     }
@@ -146,6 +164,7 @@ struct StripGroup {
     uint4 codes;
     uint2 scales;
 
+    StripGroup() = default;
     __device__ __forceinline__ explicit StripGroup(uint32_t strip) {
         const uint32_t lane = threadIdx.x % 32;
         codes = ptx::load_shared_16(strip + lane * 16);
@@ -161,8 +180,8 @@ struct StripGroup {
     }
 };
 
-// d of one tile of a warpgroup: rows g and g + 8 of the warp's strip (lane = 4 g + q); registers 4 j .. 4 j +
-// 3 are the tokens 8 j + 2 q and the next of row g, then of row g + 8.
+// d of one tile of a warpgroup: rows g and g + 8 of the warp's strip (lane = 4 g + q); registers 4 j .. 4
+// j + 3 are the tokens 8 j + 2 q and the next of row g, then of row g + 8.
 template <int registers>
 __device__ __forceinline__ void store_tile(const PrefillProblem& p, uint32_t transpose, uint32_t token,
                                            uint32_t row, const float (&sums)[registers]) {
@@ -245,21 +264,29 @@ struct Multiplier {
     static constexpr int registers = S::tokens / 2;
     const PrefillShared<S>& shared;
     const PrefillProblem& p;
-    const uint32_t row_warpgroup = threadIdx.x / 128 % S::row_warpgroups,
-                   token_warpgroup = threadIdx.x / 128 / S::row_warpgroups,
+    // A shuffle tells ptxas that a value is the whole warp's: the descriptors are made of it.
+    const uint32_t warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    const uint32_t row_warpgroup = warpgroup % S::row_warpgroups,
+                   token_warpgroup = warpgroup / S::row_warpgroups,
                    strip = row_warpgroup * 4 + threadIdx.x / 32 % 4;  // of the tile
     const uint32_t w = shared.w + strip * uint32_t(gpu_group_bytes),
+                   w_sixteenths = (shared.w + row_warpgroup * (64 * 128)) / 16,
                    x_sixteenths = (shared.x + token_warpgroup * (S::tokens * 128)) / 16;
     RingPlace<S> place;
 
     const uint32_t exponent = p.scale_exponent;
 
-    // The next stage has arrived: what the lane needs of W.
-    __device__ __forceinline__ StripGroup wait_for_group() const {
-        ptx::wait(shared.full + 8 * place.stage, place.parity);
-        return StripGroup(w + place.stage * S::w_bytes);
+    __device__ __forceinline__ void wait_for_stage(uint32_t stage) const {
+        ptx::wait(shared.full + 8 * stage, place.parity);
     }
-    __device__ __forceinline__ uint32_t x() const { return x_sixteenths + place.stage * (S::x_bytes / 16); }
+    // A stage has arrived: what the lane needs of W.
+    __device__ __forceinline__ StripGroup wait_for_group(uint32_t stage) const {
+        wait_for_stage(stage);
+        return StripGroup(w + stage * S::w_bytes);
+    }
+    __device__ __forceinline__ uint32_t x(uint32_t stage) const {
+        return x_sixteenths + stage * (S::x_bytes / 16);
+    }
     // A warp is done with a stage: every CTA that fills it hears of it.
     __device__ __forceinline__ void release(uint32_t stage) const {
         __syncwarp();
@@ -286,12 +313,12 @@ struct Multiplier {
         float chain[registers];
 #pragma unroll
         for (int i = 0; i < registers; i++) sums[i] = 0.0f;
-        StripGroup group = wait_for_group();
+        StripGroup group = wait_for_group(place.stage);
         for (uint32_t left = p.groups; left > 0;) {
             const uint32_t groups = min(chain_groups, left);
             left -= groups;
             for (uint32_t i = 0; i < groups; i++) {
-                const uint32_t x = this->x(), previous = place.before(1);
+                const uint32_t x = this->x(place.stage), previous = place.before();
                 place.next();
 #pragma unroll
                 for (int block = 0; block < 4; block++) {
@@ -299,7 +326,7 @@ struct Multiplier {
                     ptx::wgmma_fence();
                     multiply(chain, a[block], x + 2 * block, block > 0 || i > 0);
                     ptx::wgmma_commit();
-                    if (block == 3 && (i + 1 < groups || left > 0)) group = wait_for_group();
+                    if (block == 3 && (i + 1 < groups || left > 0)) group = wait_for_group(place.stage);
                     ptx::wgmma_wait<2>();
                     if (block == 1) release(previous);
                 }
@@ -311,39 +338,43 @@ struct Multiplier {
         }
     }
 
-    // chain: ends as the sum of all chains. Of the products one is added while the others are made; none is
-    // made across the loop's edge, where ptxas would have them wait for each other (C7514), so the loop takes
-    // several stages at a time.
+    // chain: ends as the sum of all chains. Of the products one is added while the others are made; none
+    // is made across the loop's edge, where ptxas would have them wait for each other (C7514).
     template <bool special>
     __device__ __forceinline__ void accumulate_blocks(float (&chain)[registers]) {
-        constexpr int pieces = S::tokens / S::piece, steps_a_stage = 4 * pieces,
-                      steps = S::stages_a_step * steps_a_stage, piece_registers = S::piece / 2,
-                      products = S::products;
-        float product[products][piece_registers];
-        uint32_t a[4][4], x = 0;
+        constexpr bool packed = S::weight == PrefillWeight::packed;
+        constexpr int steps = 4 * S::stages, products = S::products;
+        float product[products][registers];
+        uint32_t a[4][4];
 #pragma unroll
         for (int i = 0; i < registers; i++) chain[i] = 0.0f;
-        StripGroup group = wait_for_group();
-        group.operand<T, special>(0, exponent, a[0]);
-        for (uint32_t i = 0;; i += S::stages_a_step) {
-            const bool last = i + S::stages_a_step >= p.stages<S>();
+        StripGroup group;
+        const auto next_group = [&](uint32_t stage) {
+            if constexpr (packed) {
+                group = wait_for_group(stage);
+                group.operand<T, special>(0, exponent, a[0]);
+            }
+        };
+        next_group(0);
+        for (uint32_t i = 0;; i += S::stages) {
+            const bool last = i + S::stages >= p.groups;
 #pragma unroll
             for (int step = 0; step < steps + products - 1; step++) {
                 if (step < steps) {
-                    const int block = step / pieces % 4, piece = step % pieces;
-                    if (step % steps_a_stage == 0) {
-                        x = this->x();
-                        place.next();
-                    }
+                    const int stage = step / 4, block = step % 4;
+                    const uint32_t x = this->x(stage) + 2 * block;
+                    if (!packed && block == 0) wait_for_stage(stage);
                     ptx::wgmma_fence();
-                    multiply(product[step % products], a[block], x + 2 * block + piece * (S::piece * 8),
-                             false);
+                    if constexpr (packed)
+                        multiply(product[step % products], a[block], x, false);
+                    else
+                        ptx::wgmma_bf16(
+                            product[step % products],
+                            ptx::wgmma_descriptor(w_sixteenths + stage * (S::w_bytes / 16) + 2 * block),
+                            ptx::wgmma_descriptor(x));
                     ptx::wgmma_commit();
-                    if (piece == 0 && block < 3) group.operand<T, special>(block + 1, exponent, a[block + 1]);
-                    if (step % steps_a_stage == steps_a_stage - 1 && (step < steps - 1 || !last))
-                        group = wait_for_group();
-                    if (step % steps_a_stage == steps_a_stage - 1 && step < steps - 1)
-                        group.operand<T, special>(0, exponent, a[0]);
+                    if (packed && block < 3) group.operand<T, special>(block + 1, exponent, a[block + 1]);
+                    if (block == 3 && step < steps - 1) next_group(stage + 1);
                 }
                 const int added = step - (products - 1);
                 if (added < 0) continue;
@@ -354,16 +385,14 @@ struct Multiplier {
                 else
                     ptx::wgmma_wait<0>();
                 ptx::keep_registers(product[added % products]);
+                if (added % 4 == 3) release(added / 4);
 #pragma unroll
-                for (int r = 0; r < piece_registers; r++)
-                    chain[added % pieces * piece_registers + r] += product[added % products][r];
-                // The stages that have begun since are behind it in the ring.
-                if (added % steps_a_stage == steps_a_stage - 1)
-                    release(place.before(min(step, steps - 1) / steps_a_stage - added / steps_a_stage + 1));
+                for (int r = 0; r < registers; r++) chain[r] += product[added % products][r];
             }
+            place.parity ^= 1;
             if (last) break;
-            group.operand<T, special>(0, exponent, a[0]);
-            if ((i + S::stages_a_step) % chain_groups == 0) {
+            next_group(0);
+            if ((i + S::stages) % chain_groups == 0) {
                 add_to_totals(chain, i >= chain_groups, true);
 #pragma unroll
                 for (int r = 0; r < registers; r++) chain[r] = 0.0f;
@@ -374,7 +403,7 @@ struct Multiplier {
 
     // chain = the total before + chain, kept as the new total.
     __device__ __forceinline__ void add_to_totals(float (&chain)[registers], bool before, bool keep) const {
-        uint32_t total = shared.totals + (threadIdx.x / 128 * (registers / 4 * 128) + threadIdx.x % 128) * 16;
+        uint32_t total = total_of_thread();
 #pragma unroll
         for (int r = 0; r < registers; r += 4, total += 128 * 16) {
             if (before) {
@@ -403,19 +432,27 @@ struct Multiplier {
         for (uint32_t index = blockIdx.x / S::cluster; index < p.row_tiles * p.token_tiles;
              index += gridDim.x / S::cluster) {
             float sums[registers];
-            if (is_special(first_strip(PrefillTile(p, index))))
+            if (S::weight == PrefillWeight::packed && is_special(first_strip(PrefillTile(p, index))))
                 sum_tile<true>(sums);
             else
                 sum_tile<false>(sums);
             // Found anew: while a tile is summed there is no register for what it was before.
             ptx::keep_register(index);
             const PrefillTile tile(p, index);
-            store_tile(p, shared.transpose + threadIdx.x / 32 * S::transpose_bytes,
-                       tile.token * S::tile_tokens + token_warpgroup * S::tokens,
+            __syncwarp();  // the totals have been read
+            store_tile(p, transpose_of_warp(), tile.token * S::tile_tokens + token_warpgroup * S::tokens,
                        (first_strip(tile) + threadIdx.x / 32 % 4) * uint32_t(gpu_strip_rows), sums);
         }
     }
 
+    __device__ __forceinline__ uint32_t total_of_thread() const {
+        return shared.totals + (threadIdx.x / 128 * (registers / 4 * 128) + threadIdx.x % 128) * 16;
+    }
+    // The contract's is what the warp's threads have of total_of_thread() for the first four registers.
+    __device__ __forceinline__ uint32_t transpose_of_warp() const {
+        return S::contract ? total_of_thread() - threadIdx.x % 32 * 16
+                           : shared.totals + threadIdx.x / 32 * S::transpose_bytes;
+    }
     // Of the warpgroup's four strips.
     __device__ __forceinline__ uint32_t first_strip(const PrefillTile& tile) const {
         const uint32_t rank = S::cluster > 1 ? ptx::cluster_rank() : 0;

@@ -44,6 +44,16 @@ __device__ __forceinline__ void store_transposed(uint32_t row, const uint32_t (&
 #endif
 }
 
+// The same without transposition: lane l gives the address of row l % 8 of matrix l / 8. PTX: stmatrix,
+// sm_90 and later.
+__device__ __forceinline__ void store_matrices(uint32_t row, const uint32_t (&matrices)[4]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+                 "r"(matrices[0]), "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
+                 : "memory");
+#endif
+}
+
 // Shared memory by its address there, which, unlike a pointer, is not computed anew wherever it is used.
 __device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
     uint4 value;
