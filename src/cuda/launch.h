@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "cuda/device/grid.cuh"
 #include "cuda/device/output.cuh"
@@ -64,14 +67,26 @@ void launch_clusters(void (*kernel)(Parameters...), unsigned cluster, unsigned c
     check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(values)...), "launch");
 }
 
+// Allows the kernel all shared memory that a CTA can have beside what it declares. A later call with less
+// would take back what an earlier one needs.
+inline void allow_shared_memory(const void* kernel, const DeviceInfo& device) {
+    static std::mutex mutex;
+    static std::set<std::pair<const void*, int>> allowed;
+    const std::lock_guard lock(mutex);
+    if (allowed.contains({kernel, device.ordinal})) return;
+    cudaFuncAttributes attributes;
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), "shared memory");
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    int(device.shared_memory_per_block) - int(attributes.sharedSizeBytes)),
+               "shared memory");
+    allowed.insert({kernel, device.ordinal});
+}
+
 // As many CTAs of the kernel as run on the device at once, and no more than `ctas`.
 template <typename... Parameters>
 dim3 resident_grid(void (*kernel)(Parameters...), int64_t ctas, int threads, size_t shared_bytes,
                    const DeviceInfo& device) {
-    if (shared_bytes > (48 << 10))
-        check_cuda(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
-            "shared memory");
+    if (shared_bytes > (48 << 10)) allow_shared_memory(reinterpret_cast<const void*>(kernel), device);
     int per_multiprocessor = 0;
     check_cuda(
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, threads, shared_bytes),

@@ -13,21 +13,26 @@ namespace {
 // tokens: from those of 160 and 192.)
 struct Candidate {
     int64_t rows, tokens;
-    int cluster;
+    int cluster, groups;  // groups: K is rounded up to so many
     double time;
     void (*launch)(const ConstMatrix&, PrefillProblem, const Launch&, const DeviceInfo&);
 };
 template <typename T, typename S>
 constexpr Candidate candidate(double time) {
-    return {S::cluster * S::row_warpgroups * 64, S::tile_tokens, S::cluster, time, launch_prefill<T, S>};
+    return {S::cluster * S::row_warpgroups * 64,
+            S::tile_tokens,
+            S::cluster,
+            S::stages_a_step,
+            time,
+            launch_prefill<T, S>};
 }
 
 using enum PrefillWeight;
 template <typename T>
 constexpr Candidate of_chains[] = {
-    candidate<T, PrefillShape<false, packed, 1, 1, 64, 0, 2, 8>>(24),
-    candidate<T, PrefillShape<false, packed, 1, 1, 128, 0, 2, 8>>(37),
-    candidate<T, PrefillShape<false, packed, 2, 1, 128, 0, 2, 8>>(54.5),
+    candidate<T, PrefillShape<false, packed, 1, 1, 64, 0, 2, 8>>(23),
+    candidate<T, PrefillShape<false, packed, 1, 1, 128, 0, 2, 8>>(33),
+    candidate<T, PrefillShape<false, packed, 2, 1, 128, 0, 2, 8>>(48.5),
     candidate<T, PrefillShape<false, packed, 2, 1, 176, 0, 2, 6>>(65.5),
 };
 constexpr Candidate of_blocks[] = {
@@ -44,7 +49,8 @@ void launch_best(std::span<const Candidate> candidates, const ConstMatrix& x, co
         const int64_t rows = (problem.output.columns + c.rows - 1) / c.rows,
                       tokens = (problem.output.rows + c.tokens - 1) / c.tokens,
                       at_once = std::max(device.multiprocessors / c.cluster, 1);
-        return double((rows * tokens + at_once - 1) / at_once) * c.time;
+        return double((rows * tokens + at_once - 1) / at_once) * c.time *
+               double(round_up(problem.groups, c.groups));
     };
     std::min_element(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
         return time_of(a) < time_of(b);

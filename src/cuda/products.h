@@ -4,7 +4,6 @@
 #include <climits>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string>
 #include <tuple>
 
@@ -60,19 +59,6 @@ ProductOutput output_of(const Args& args, int64_t first, int64_t rows) {
     output.type = args.d.type;
     output.stride = args.d.stride;
     return output;
-}
-
-// Allows the kernel all shared memory that a CTA can have. A later call with less would take back what an
-// earlier one needs.
-inline void allow_shared_memory(const void* kernel, const DeviceInfo& device) {
-    static std::mutex mutex;
-    static std::set<std::pair<const void*, int>> allowed;
-    const std::lock_guard lock(mutex);
-    if (allowed.contains({kernel, device.ordinal})) return;
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    int(device.shared_memory_per_block)),
-               "shared memory");
-    allowed.insert({kernel, device.ordinal});
 }
 
 // Clusters of the kernel, a CTA of which fills a multiprocessor, that run on the device at once; at least 1.

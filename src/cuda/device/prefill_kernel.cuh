@@ -41,10 +41,9 @@ struct PrefillShape {
     static constexpr int row_warpgroups = row_warpgroups_, token_warpgroups = token_warpgroups_;
     static constexpr int tokens = tokens_, products = products_, cluster = cluster_, stages = stages_;
 
-    // Of the loop. The contract's takes the whole ring, so that the addresses of its stages are
-    // constants.
-    static constexpr int stages_a_step = contract ? stages : 1;
-    static_assert(chain_groups % stages_a_step == 0);
+    // Of the loop: the whole ring, so that the addresses of its stages are constants, if it divides a chain.
+    static constexpr int stages_a_step = chain_groups % stages == 0 ? stages : 1;
+    static_assert(!contract || stages_a_step == stages);
     static_assert(weight == PrefillWeight::packed ||
                   (row_warpgroups * 4 == expanded_tile_strips && stages_a_step == expanded_whole_groups));
 
@@ -138,8 +137,9 @@ __device__ __forceinline__ void fill_stages(const PrefillShared<S>& shared, cons
         const uint32_t strip = (tile.row * S::cluster + rank) * S::strips,
                        token = tile.token * S::tile_tokens + rank * part;
         for (uint32_t group = 0; group < p.stages<S>(); group++) {
-            // accumulate() releases a stage from within the next one, without a condition (a branch there
-            // makes wgmma wait, C7513): so the last stage is released once before it has been filled.
+            // Where products are accumulated a stage is released from within the next one, without a
+            // condition (a branch there makes wgmma wait, C7513): so the last is released once before it is
+            // filled.
             const bool released_first = !S::contract && place.stage == S::stages - 1;
             ptx::wait(shared.empty + 8 * place.stage, place.parity ^ uint32_t(!released_first));
             const uint32_t full = shared.full + 8 * place.stage,
@@ -338,6 +338,42 @@ struct Multiplier {
         }
     }
 
+    // The same, the whole ring in one step of the loop.
+    template <bool special>
+    __device__ __forceinline__ void accumulate_ring(float (&sums)[registers]) {
+        constexpr int steps = 4 * S::stages;
+        uint32_t a[4][4];
+        float chain[registers];
+#pragma unroll
+        for (int i = 0; i < registers; i++) sums[i] = 0.0f;
+        StripGroup group = wait_for_group(0);
+        group.operand<T, special>(0, exponent, a[0]);
+        for (uint32_t i = 0; i < p.groups; i += S::stages) {
+            const bool last = i + S::stages >= p.groups;
+#pragma unroll
+            for (int step = 0; step < steps; step++) {
+                const int stage = step / 4, block = step % 4, next = (stage + 1) % S::stages;
+                ptx::wgmma_fence();
+                multiply(chain, a[block], x(stage) + 2 * block, step > 0 || i % chain_groups != 0);
+                ptx::wgmma_commit();
+                if (block < 3) group.operand<T, special>(block + 1, exponent, a[block + 1]);
+                if (step == steps - 1) place.parity ^= 1;
+                if (block == 3 && (step < steps - 1 || !last)) {
+                    group = wait_for_group(next);
+                    group.operand<T, special>(0, exponent, a[0]);
+                }
+                ptx::wgmma_wait<1>();
+                if (block == 0) release(stage == 0 ? S::stages - 1 : stage - 1);
+            }
+            if (last || (i + S::stages) % chain_groups == 0) {
+                ptx::wgmma_wait<0>();
+                ptx::keep_registers(chain);
+#pragma unroll
+                for (int r = 0; r < registers; r++) sums[r] += chain[r];
+            }
+        }
+    }
+
     // chain: ends as the sum of all chains. Of the products one is added while the others are made; none
     // is made across the loop's edge, where ptxas would have them wait for each other (C7514).
     template <bool special>
@@ -424,6 +460,8 @@ struct Multiplier {
     __device__ __forceinline__ void sum_tile(float (&sums)[registers]) {
         if constexpr (S::contract)
             accumulate_blocks<special>(sums);
+        else if constexpr (S::stages_a_step == S::stages)
+            accumulate_ring<special>(sums);
         else
             accumulate<special>(sums);
     }
