@@ -327,7 +327,7 @@ std::map<std::string, Fp8Linear> take_fp8_modules(const CompressedTensorsConfig&
             else if (leaf == ".weight_zero_point")
                 cause = "FP8 weights are symmetric";
             else if (leaf.ends_with(".weight"))
-                cause = "the matrix of a transform that transform_config does not mention?";
+                cause = stray_matrix;
             fail(ErrorKind::malformed, "{}: does not belong beside {}; {}", label(next->second), quote(name),
                  cause);
         }
@@ -386,7 +386,7 @@ std::map<std::string, NvFp4Linear> take_quantized_modules(const CompressedTensor
             else if (leaf == ".weight_scale_2" || leaf == ".input_scale")
                 cause = "a ModelOpt name; which one is right?";
             else if (leaf.ends_with(".weight"))
-                cause = "the matrix of a transform that transform_config does not mention?";
+                cause = stray_matrix;
             fail(ErrorKind::malformed, "{}: does not belong beside {}; {}", label(next->second), quote(name),
                  cause);
         }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "checkpoint/transform_config.h"
 #include "core/check.h"
 
 namespace halfbyte::checkpoint {
@@ -288,7 +289,8 @@ void check_tensors(const ModelConfig& config, const std::map<std::string, DenseT
               fmt::join(shape, ", "), fmt::join(tensor.shape, ", "), transposed ? "; transposed?" : "");
     });
     const auto unexpected = [&](const std::string& name) {
-        fail(ErrorKind::malformed, "{}: is no tensor of {} {}", label(name), config.architecture, reasons);
+        fail(ErrorKind::malformed, "{}: is no tensor of {} {}{}", label(name), config.architecture, reasons,
+             TransformConfig::names_matrix(name) ? fmt::format("; {}", stray_matrix) : "");
     };
     for (const auto& [name, tensor] : dense) {
         if (!wanted.contains(name)) unexpected(name);

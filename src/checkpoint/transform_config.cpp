@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <tuple>
@@ -75,6 +76,22 @@ std::string first_of(const std::vector<std::string>& texts) {
     return texts.size() > 3 ? fmt::format("{} and {} more", text, texts.size() - 3) : text;
 }
 
+std::vector<std::string> in_layer_order(std::vector<std::string> modules) {
+    std::stable_sort(modules.begin(), modules.end(), [](const std::string& a, const std::string& b) {
+        return layer_order(a) < layer_order(b);
+    });
+    return modules;
+}
+
+void check_finite(const SquareMatrix& M, const std::string& what) {
+    for (int64_t i = 0; i < M.n * M.n; i++) {
+        const double value = M.values[size_t(i)];
+        check(std::fabs(value) <= std::numeric_limits<float>::max(), ErrorKind::malformed,
+              "{}: {} at [{}, {}]; the entries of a transform must be finite in FP32", what, value, i / M.n,
+              i % M.n);
+    }
+}
+
 // What one rounding to the type changes a number by, relative to it.
 double unit_roundoff(DType type) {
     return type == DType::f64   ? 0x1p-53
@@ -128,12 +145,7 @@ SquareMatrix matrix_of(const TensorView& tensor, int64_t n) {
     } else {
         for (int64_t i = 0; i < n * n; i++) M.values[size_t(i)] = load_element(tensor.bytes.data(), type, i);
     }
-    for (int64_t i = 0; i < n * n; i++) {
-        const double value = M.values[size_t(i)];
-        check(std::fabs(value) <= std::numeric_limits<float>::max(), ErrorKind::malformed,
-              "{}: {} at [{}, {}]; the entries of a transform must be finite in FP32", label(tensor), value,
-              i / n, i % n);
-    }
+    check_finite(M, label(tensor));
     tensor.file->release(tensor.bytes);
     return M;
 }
@@ -142,7 +154,8 @@ Normalisation normalisation_of(const TensorView& tensor, const SquareMatrix& M) 
     const bool signs =
         std::all_of(M.values.begin(), M.values.end(), [](double value) { return std::fabs(value) == 1; });
     const float c = signs ? float(1 / std::sqrt(double(M.n))) : 1.0f;
-    const double error = orthogonality_error(M, double(c));
+    int64_t worst = 0;
+    const double error = orthogonality_error(M, double(c), &worst);
     // Signs: M M^T is exact, and c^2 n is 1 but for the rounding of c, twice. Rows of norm 1: an entry that
     // was computed in the type has two roundings, of sqrt(n) and of the quotient, so it is (1 + d) times the
     // true one with |d| <= 2u + u^2. A product of two rows then changes by at most (1 + |d|)^2 - 1 (Cauchy
@@ -151,13 +164,13 @@ Normalisation normalisation_of(const TensorView& tensor, const SquareMatrix& M) 
     const double bound = signs ? 0x1p-22 : u * (4 + u * (6 + u * (4 + u))) + double(M.n) * 0x1p-52;
     if (!(error <= bound)) {
         double norm = 0;
-        for (int64_t j = 0; j < M.n; j++) norm += M.at(0, j) * M.at(0, j);
+        for (int64_t j = 0; j < M.n; j++) norm += M.at(worst, j) * M.at(worst, j);
         fail(ErrorKind::malformed,
              "{}: is not orthogonal: max |c^2 M M^T - 1| = {:.3g} with c = {}, at most {:.3g} is due to "
-             "rounding "
-             "(row 0 has the norm {:.6g}). A Hadamard matrix has entries of +-1, or rows of norm 1 in old "
-             "files",
-             label(tensor), error, signs ? fmt::format("1/sqrt({})", M.n) : "1", bound, std::sqrt(norm));
+             "rounding; the worst row is {}, of norm {:.6g}. A Hadamard matrix has entries of +-1, or rows "
+             "of norm 1 in old files",
+             label(tensor), error, signs ? fmt::format("1/sqrt({})", M.n) : "1", bound, worst,
+             std::sqrt(norm));
     }
     return {c, error};
 }
@@ -279,6 +292,12 @@ TransformConfig::Patterns TransformConfig::patterns(const Json* json, const std:
         patterns.expressions.emplace_back(std::move(pattern), false);
     }
     return patterns;
+}
+
+bool TransformConfig::names_matrix(std::string_view tensor) {
+    return std::any_of(std::begin(locations), std::end(locations), [&](const Location& location) {
+        return location.online && tensor.ends_with(fmt::format("_{}.weight", location.name));
+    });
 }
 
 std::map<std::string, TensorView> TransformConfig::take_tensors(
@@ -454,16 +473,13 @@ struct TransformConfig::Reader {
         SquareMatrix M = matrix_of(*source.matrix, use.n);
         double c = 1;
         if (scheme.type == "random-matrix") {
+            Inversion inverted = invert(M);
+            check(inverted.fault().empty(), ErrorKind::malformed, "{}: {} {} of {} has a matrix that {}",
+                  label(*source.matrix), scheme.name, use.entry->location->name, quote(use.module),
+                  inverted.fault());
             if (source.invert) {
-                auto inverted = inverse(M);
-                check(inverted.has_value() && std::all_of(inverted->values.begin(), inverted->values.end(),
-                                                          [](double value) {
-                                                              return std::fabs(value) <=
-                                                                     std::numeric_limits<float>::max();
-                                                          }),
-                      ErrorKind::malformed, "{}: is singular; {} {} of {} needs its inverse",
-                      label(*source.matrix), scheme.name, use.entry->location->name, quote(use.module));
-                M = std::move(*inverted);
+                M = std::move(*inverted.inverse);
+                check_finite(M, label(*source.matrix) + ": its inverse");
             }
             named->orthogonality_error = orthogonality_error(M, 1);
         } else {
@@ -492,18 +508,102 @@ const std::string* TransformConfig::module_of_other_kind(
     return nullptr;
 }
 
+// Sides of one scheme that cancel each other: input and weight_input, output and weight_output, with the
+// other value of `inverse`; q_attn and k_cache. A module that only one of them covers gives wrong logits, and
+// nothing else shows it.
+void TransformConfig::check_sides(const Scheme& scheme, const Coverage& coverage,
+                                  const std::vector<std::string>& unmatched) {
+    struct Side {
+        std::string name;
+        std::set<std::string> modules;
+    };
+    const auto compare = [&](const Side& a, const Side& b) {
+        std::string text;
+        for (const auto& [one, other] : {std::pair(&a, &b), {&b, &a}}) {
+            std::vector<std::string> only;
+            std::set_difference(one->modules.begin(), one->modules.end(), other->modules.begin(),
+                                other->modules.end(), std::back_inserter(only));
+            if (!only.empty())
+                text += fmt::format("; only {} has {}", one->name, first_of(in_layer_order(only)));
+        }
+        if (!text.empty() && !unmatched.empty()) text += "; targets match no module: " + first_of(unmatched);
+        check(text.empty(), ErrorKind::malformed,
+              "{}: {} and {} cancel each other, so they must cover the same modules{}", scheme.where, a.name,
+              b.name, text);
+    };
+    for (const bool inverse : {false, true}) {
+        for (const auto& [online, folded] :
+             {std::pair("input", "weight_input"), {"output", "weight_output"}}) {
+            const auto a = coverage.find({online, inverse}), b = coverage.find({folded, !inverse});
+            if (a != coverage.end() && b != coverage.end())
+                compare({fmt::format("{}{}", online, inverse ? "^-1" : ""), a->second},
+                        {fmt::format("{}{}", folded, inverse ? "" : "^-1"), b->second});
+        }
+    }
+    Side q{"q_attn", {}}, k{"k_cache", {}};
+    for (const auto& [place, modules] : coverage) {
+        if (place.first == q.name) q.modules.insert(modules.begin(), modules.end());
+        if (place.first == k.name) k.modules.insert(modules.begin(), modules.end());
+    }
+    compare(q, k);
+}
+
+// An input whose scheme has the same T in the weights and not its inverse, or that no scheme has in the
+// weights; unless its scheme turns outputs, which may be what it undoes. No errors: T may be its own inverse,
+// and the weights may have been folded without a record.
+void TransformConfig::warn_of_inputs_not_undone(const std::map<const Scheme*, Coverage>& coverages,
+                                                const Transforms& transforms,
+                                                std::vector<std::string>& warnings) const {
+    std::set<std::string> folded;
+    for (const auto& [scheme, coverage] : coverages)
+        for (const auto& [place, modules] : coverage)
+            if (place.first == "weight_input") folded.insert(modules.begin(), modules.end());
+    for (const Scheme& scheme : schemes_) {
+        const Coverage& coverage = coverages.at(&scheme);
+        const bool turns_outputs =
+            std::any_of(scheme.entries.begin(), scheme.entries.end(), [](const Entry& entry) {
+                return entry.location->name == "output" || entry.location->name == "weight_output";
+            });
+        std::vector<std::string> same, alone;
+        for (const auto& [module, linear] : transforms.linear) {
+            for (const auto& named : linear.input) {
+                if (named->scheme != scheme.name) continue;
+                const auto weights = coverage.find({"weight_input", named->inverse});
+                const bool sylvester =  // its own inverse
+                    named->transform.matrix.empty() && named->transform.signs.empty();
+                if (weights != coverage.end() && weights->second.contains(module) && !sylvester)
+                    same.push_back(module);
+                if (!folded.contains(module) && !turns_outputs) alone.push_back(module);
+            }
+        }
+        if (!same.empty())
+            warnings.push_back(fmt::format(
+                "{}: input and weight_input of {} are both {}; the one should be the inverse of the other",
+                scheme.where, first_of(in_layer_order(same)),
+                coverage.contains({"input", true}) ? "inverse" : "not inverse"));
+        if (!alone.empty())
+            warnings.push_back(
+                fmt::format("{}: the input of {} is transformed at run time, and no weight_input undoes it",
+                            scheme.where, first_of(in_layer_order(alone))));
+    }
+}
+
 Transforms TransformConfig::read(const std::map<std::string, TransformModule>& modules,
                                  const std::map<std::string, TensorView>& matrices,
                                  std::vector<std::string>& warnings) const {
     Transforms result;
     Reader reader{*this, matrices, {}, {}, {}, {}};
+    std::map<const Scheme*, Coverage> coverages;
     for (const Scheme& scheme : schemes_) {
         std::set<std::string> tensors;
+        std::vector<std::string> unmatched_targets;
+        Coverage& coverage = coverages[&scheme];
         if (scheme.entries.empty())
             warnings.push_back(scheme.where + ": apply is empty, so that nothing is transformed");
         for (const Entry& entry : scheme.entries) {
             const Location& location = *entry.location;
             Patterns targets = entry.targets, ignore = entry.ignore;
+            std::set<std::string>& covered = coverage[{location.name, entry.inverse}];
             int64_t targeted = 0, matched = 0;
             for (const auto& [name, module] : modules) {
                 const std::string_view class_name = class_of(module.kind);
@@ -513,6 +613,7 @@ Transforms TransformConfig::read(const std::map<std::string, TransformModule>& m
                 targeted++;
                 if (ignored) continue;
                 matched++;
+                covered.insert(name);
                 check(module.kind != Kind::embedding || location.name != "input", ErrorKind::unsupported,
                       "{}: {} is an embedding, whose input are ids; they cannot be transformed", entry.where,
                       quote(name));
@@ -548,6 +649,7 @@ Transforms TransformConfig::read(const std::map<std::string, TransformModule>& m
                      location.attention ? modules_text(modules, {Kind::attention})
                      : location.input   ? modules_text(modules, {Kind::linear})
                                         : modules_text(modules, {Kind::linear, Kind::embedding}));
+            unmatched_targets.insert(unmatched_targets.end(), unmatched.begin(), unmatched.end());
             if (targeted == 0 || !unmatched.empty())
                 warnings.push_back(fmt::format("{}: of {}, {}", entry.where, location.name, given));
             if (targeted > 0 && matched == 0)
@@ -562,6 +664,7 @@ Transforms TransformConfig::read(const std::map<std::string, TransformModule>& m
                                                     scheme.block ? fmt::format(" {}", *scheme.block) : "",
                                                     matched, matched == 1 ? "" : "s"));
         }
+        check_sides(scheme, coverage, unmatched_targets);
     }
     std::stable_sort(reader.uses.begin(), reader.uses.end(), [](const auto& a, const auto& b) {
         return layer_order(a.module) < layer_order(b.module);
@@ -579,6 +682,7 @@ Transforms TransformConfig::read(const std::map<std::string, TransformModule>& m
         else
             result.attention[use.module].k.push_back(std::move(transform));
     }
+    warn_of_inputs_not_undone(coverages, result, warnings);
     return result;
 }
 

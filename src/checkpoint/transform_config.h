@@ -12,8 +12,10 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -37,15 +39,18 @@ class TransformConfig {
     // known, by name.
     TransformConfig(const Json& json, const std::filesystem::path& file);
     bool empty() const { return schemes_.empty(); }
+    // Whether a tensor is called like the matrix of a transform at run time.
+    static bool names_matrix(std::string_view tensor);
 
     // The tensors of the transforms that are left to run time, taken out of the map.
     std::map<std::string, TensorView> take_tensors(std::map<std::string, TensorView>& tensors) const;
 
     // The transforms of all modules; `matrices` is what take_tensors gave. Error (malformed) that names
     // module and tensor: a block that does not divide, a matrix that is missing, not square, not finite,
-    // singular where its inverse is needed, no Hadamard matrix where the scheme says so, or of a module that
-    // has no transform; and a transform at run time whose targets match no module. Warnings: single targets
-    // and ignore patterns that match nothing, folded transforms of nothing, an empty apply.
+    // without a usable inverse (Inversion), no Hadamard matrix where the scheme says so, or of a module that
+    // has no transform; a transform at run time whose targets match no module; and two sides of one scheme
+    // that undo each other but cover different modules. Warnings: single targets and ignore patterns that
+    // match nothing, folded transforms of nothing, an empty apply, an input that nothing undoes.
     Transforms read(const std::map<std::string, TransformModule>& modules,
                     const std::map<std::string, TensorView>& matrices,
                     std::vector<std::string>& warnings) const;
@@ -78,7 +83,13 @@ class TransformConfig {
         std::vector<Entry> entries;
     };
     struct Reader;
+    // The modules that the entries of one scheme act on, by location and inverse.
+    using Coverage = std::map<std::pair<std::string_view, bool>, std::set<std::string>>;
 
+    static void check_sides(const Scheme& scheme, const Coverage& coverage,
+                            const std::vector<std::string>& unmatched);
+    void warn_of_inputs_not_undone(const std::map<const Scheme*, Coverage>& coverages,
+                                   const Transforms& transforms, std::vector<std::string>& warnings) const;
     static const std::string* module_of_other_kind(const std::map<std::string, TransformModule>& modules,
                                                    const std::string& target, const Entry& entry);
     void add_scheme(const std::string& name, const Json& json);
@@ -88,6 +99,10 @@ class TransformConfig {
     std::vector<Scheme> schemes_;
     size_t entries_ = 0, expressions_ = 0;
 };
+
+// The likely cause of a tensor MODULE.SCHEME_LOCATION.weight that nothing else explains.
+inline constexpr const char* stray_matrix =
+    "the matrix of a transform that transform_config does not mention?";
 
 // A matrix as a tensor has it. Error (malformed): no [n, n], or not finite in FP32; n > 0.
 SquareMatrix matrix_of(const TensorView& tensor, int64_t n);

@@ -75,15 +75,9 @@ SquareMatrix read_matrix(const std::filesystem::path& path) {
     return M;
 }
 
-double frobenius(const SquareMatrix& M) {
-    double sum = 0;
-    for (const double value : M.values) sum += value * value;
-    return std::sqrt(sum);
-}
-
 // |T| / sqrt(n): 1 for an orthogonal T.
 double magnitude_of(const SquareMatrix& M) {
-    return frobenius(M) / std::sqrt(double(M.n));
+    return frobenius_norm(M) / std::sqrt(double(M.n));
 }
 
 Rotation from_matrix(const std::filesystem::path& path, SquareMatrix M) {
@@ -95,24 +89,15 @@ Rotation from_matrix(const std::filesystem::path& path, SquareMatrix M) {
           "for an "
           "orthogonal matrix); multiply the matrix by {:.4g}",
           path.string(), magnitude, 1 / magnitude);
-    // |T| |T^-1| / n is how much larger rounding errors of x', independent of each other, are in y than in x:
-    // 1 for an orthogonal T. Beyond the limit those of FP32, 2^-24, would come near half a unit of BF16,
-    // 2^-9.
-    constexpr double limit = 4096;
-    const std::optional<SquareMatrix> inverted = inverse(M);
-    const double condition = inverted ? frobenius(M) * frobenius(*inverted) / double(M.n) : INFINITY;
-    check(condition <= limit, ErrorKind::usage,
-          "--transform {}: the matrix {}; its inverse goes into the weights, so a condition |T| |T^-1| / n "
-          "of at most {} "
-          "is needed (1 for an orthogonal matrix)",
-          path.string(),
-          inverted ? fmt::format("has the condition {:.4g}", condition) : "is singular (condition infinite)",
-          limit);
+    const Inversion inverted = invert(M);
+    check(inverted.fault().empty(), ErrorKind::usage,
+          "--transform {}: the matrix, whose inverse goes into the weights, {}", path.string(),
+          inverted.fault());
     const int64_t n = M.n;
     const auto online = std::make_shared<const NamedTransform>(NamedTransform{
         "v", "random-matrix", false, orthogonality_error(M, 1), make_transform(M.values, n, 1)});
     return {std::make_shared<const SquareMatrix>(std::move(M)),
-            std::make_shared<const Fold>(transpose(*inverted), 1.0), nullptr, online};
+            std::make_shared<const Fold>(transpose(*inverted.inverse), 1.0), nullptr, online};
 }
 
 // A width that is cut into blocks, and where it is found.

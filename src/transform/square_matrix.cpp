@@ -1,8 +1,11 @@
 #include "transform/square_matrix.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "transform/hadamard.h"
@@ -107,47 +110,70 @@ std::optional<SquareMatrix> inverse(const SquareMatrix& M) {
     return result;
 }
 
+double frobenius_norm(const SquareMatrix& M) {
+    double sum = 0;
+    for (const double value : M.values) sum += value * value;
+    return std::sqrt(sum);
+}
+
+Inversion invert(const SquareMatrix& M) {
+    Inversion result{inverse(M), std::numeric_limits<double>::infinity()};
+    if (!result.inverse) return result;
+    const double condition = frobenius_norm(M) * frobenius_norm(*result.inverse) / double(M.n);
+    if (!std::isnan(condition)) result.condition = condition;  // 0 times infinity: beyond the range of FP64
+    return result;
+}
+
+std::string Inversion::fault() const {
+    if (condition <= max_condition) return {};
+    return fmt::format("{}; a condition |T| |T^-1| / n of at most {} is needed (1 for an orthogonal matrix)",
+                       std::isfinite(condition) ? fmt::format("has the condition {:.4g}", condition)
+                                                : "is singular (condition infinite)",
+                       max_condition);
+}
+
 namespace {
 
-// The largest of the numbers given; a NaN stays.
-struct Worst {
-    double value = 0;
-    void add(double error) {
-        if (!(error <= value) && !std::isnan(value)) value = error;
+// The errors of pairs of rows: the largest, in which a NaN stays, and their sum for each row.
+class Errors {
+  public:
+    explicit Errors(int64_t n) : sums_(size_t(n)) {}
+    void add(int64_t i, int64_t j, double error) {
+        if (!(error <= largest_) && !std::isnan(largest_)) largest_ = error;
+        sums_[size_t(i)] += error;
+        if (i != j) sums_[size_t(j)] += error;
     }
+    double largest() const { return largest_; }
+    int64_t worst_row() const { return std::max_element(sums_.begin(), sums_.end()) - sums_.begin(); }
+
+  private:
+    double largest_ = 0;
+    std::vector<double> sums_;
 };
 
 // Entries of +-1 as bits: the product of two rows is n - 2 popcount(a ^ b).
-double error_of_signs(const SquareMatrix& M, double c) {
+void add_errors_of_signs(const SquareMatrix& M, double c, Errors& errors) {
     const int64_t n = M.n, words = (n + 63) / 64;
     std::vector<uint64_t> bits(size_t(n * words));
     for (int64_t i = 0; i < n; i++)
         for (int64_t k = 0; k < n; k++)
             bits[size_t(i * words + k / 64)] |= uint64_t(M.at(i, k) < 0) << k % 64;
-    Worst worst;
     for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j <= i; j++) {
             int64_t differing = 0;
             for (int64_t w = 0; w < words; w++)
                 differing += std::popcount(bits[size_t(i * words + w)] ^ bits[size_t(j * words + w)]);
-            worst.add(std::fabs(c * c * double(n - 2 * differing) - (i == j ? 1.0 : 0.0)));
+            errors.add(i, j, std::fabs(c * c * double(n - 2 * differing) - (i == j ? 1.0 : 0.0)));
         }
     }
-    return worst.value;
 }
 
-}  // namespace
-
-double orthogonality_error(const SquareMatrix& M, double c) {
+void add_errors(const SquareMatrix& M, double c, Errors& errors) {
     const int64_t n = M.n;
-    if (std::all_of(M.values.begin(), M.values.end(), [](double value) { return std::fabs(value) == 1; }))
-        return error_of_signs(M, c);
-
     // 4 x 4 results at a time from 4 rows of M and 4 of its rows side by side, which makes vectors of them.
     constexpr int64_t tile = 4;
     std::vector<double> panel(size_t(n * tile));
     const std::vector<double> zeros(static_cast<size_t>(n));
-    Worst worst;
     for (int64_t first = 0; first < n; first += tile) {
         for (int64_t k = 0; k < n; k++)
             for (int64_t j = 0; j < tile; j++)
@@ -162,10 +188,23 @@ double orthogonality_error(const SquareMatrix& M, double c) {
                     for (int64_t j = 0; j < tile; j++) sums[i][j] += rows[i][k] * panel[size_t(k * tile + j)];
             for (int64_t i = 0; i < std::min(tile, n - top); i++)
                 for (int64_t j = 0; j < std::min(tile, n - first); j++)
-                    worst.add(std::fabs(c * c * sums[i][j] - (top + i == first + j ? 1.0 : 0.0)));
+                    if (top + i <= first + j)  // a tile on the diagonal has its pairs twice
+                        errors.add(top + i, first + j,
+                                   std::fabs(c * c * sums[i][j] - (top + i == first + j ? 1.0 : 0.0)));
         }
     }
-    return worst.value;
+}
+
+}  // namespace
+
+double orthogonality_error(const SquareMatrix& M, double c, int64_t* worst_row) {
+    Errors errors(M.n);
+    if (std::all_of(M.values.begin(), M.values.end(), [](double value) { return std::fabs(value) == 1; }))
+        add_errors_of_signs(M, c, errors);
+    else
+        add_errors(M, c, errors);
+    if (worst_row != nullptr) *worst_row = errors.worst_row();
+    return errors.largest();
 }
 
 namespace {

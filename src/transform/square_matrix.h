@@ -21,9 +21,24 @@ SquareMatrix transpose(const SquareMatrix& M);
 // that is singular in FP64 (a pivot of at most n 2^-52 times the largest entry) or not finite.
 std::optional<SquareMatrix> inverse(const SquareMatrix& M);
 
+double frobenius_norm(const SquareMatrix& M);
+
+// The inverse of a transform goes into the weights. |M| |M^-1| / n is how much larger rounding errors of x M,
+// independent of each other, are in y than in x: 1 for an orthogonal M, infinite without an inverse. Beyond
+// max_condition those of FP32, 2^-24, would come near half a unit of BF16, 2^-9.
+constexpr double max_condition = 4096;
+struct Inversion {
+    std::optional<SquareMatrix> inverse;
+    double condition = 0;
+    // For messages: "is singular (condition infinite); a condition ... is needed"; empty if M can be used.
+    std::string fault() const;
+};
+Inversion invert(const SquareMatrix& M);
+
 // max |c^2 (M M^T)_ij - (i == j)|: 0 for an orthogonal c M; NaN if an entry is. Exact before c for entries of
-// +-1, and quick; else n^3 / 2 products in FP64 in order of k.
-double orthogonality_error(const SquareMatrix& M, double c);
+// +-1, and quick; else n^3 / 2 products in FP64 in order of k. To worst_row the row i with the largest sum of
+// these over j.
+double orthogonality_error(const SquareMatrix& M, double c, int64_t* worst_row = nullptr);
 
 // A Hadamard matrix of order n: entries +-1, H H^T = n I, not normalised. One rule for every n:
 //   a power of two is Sylvester's, (-1)^popcount(i & j);

@@ -193,7 +193,10 @@ TEST(Transforms, StandInTheOrderOfGroupsAndOfApply) {
     EXPECT_EQ(said(transforms.attention.at(attention).q), "a 8 ");
     EXPECT_EQ(said(transforms.attention.at(attention).k), "a 8 ");
     EXPECT_EQ(transforms.folded, std::vector<std::string>{"e weight_output (hadamard): 1 module"});
-    EXPECT_TRUE(file->warnings().empty());
+    ASSERT_EQ(file->warnings().size(), 1u);  // of z, which turns outputs, there is none
+    EXPECT_NE(file->warnings()[0].find("scheme \"a\": the input of \"" + q_proj +
+                                       "\", \"lm_head\" is transformed at run time, and no weight_input"),
+              std::string::npos);
 }
 
 // Scheme "v" and the module v_proj, a scheme that is called like a part of a name, and one that ends like a
@@ -332,7 +335,10 @@ TEST(Transforms, EveryFormOfTheSchema) {
     for (const char* precision : {"torch.float32", "float32", "torch.bfloat16", "torch.float16"})
         opens([&](Json& v) { v["precision"] = precision; });
     opens([](Json& v) { v["apply"][0]["targets"] = "Linear", v["apply"][0]["ignore"] = "lm_head"; });
-    opens([](Json& v) { v["apply"][0].erase("ignore"), v["apply"][0]["inverse"] = nullptr; });
+    opens([](Json& v) {
+        for (Json& entry : v["apply"]) entry.erase("ignore");
+        v["apply"][0]["inverse"] = nullptr;
+    });
     opens([](Json& v) { v["apply"][0]["targets"] = {"re:.*_proj", "re:model.layers"}; });
     const auto warned = [&](std::string_view text, const std::function<void(Json&)>& change) {
         const auto file = opens(change, 1);
@@ -344,10 +350,10 @@ TEST(Transforms, EveryFormOfTheSchema) {
                v["apply"][0]["targets"] = {"re:.*_proj$", "re:.*nothing", "a.b", "c", "d", "LlamaMLP"};
            });
     // What was folded into the weights is left alone whatever its targets say.
-    warned("apply[1]: of weight_input, targets match no module: \"x\"",
-           [](Json& v) { v["apply"][1]["targets"] = "x"; });
-    warned("apply[1]: of weight_input, targets are empty",
-           [](Json& v) { v["apply"][1]["targets"] = Json::array(); });
+    warned("apply[2]: of weight_output, targets match no module: \"x\"",
+           [](Json& v) { v["apply"].push_back(apply("weight_output", false, "x")); });
+    warned("apply[2]: of weight_output, targets are empty",
+           [](Json& v) { v["apply"].push_back(apply("weight_output", false, Json::array())); });
     warned("apply[0]: ignore matches no module: \"re:head$\"",
            [](Json& v) { v["apply"][0]["ignore"] = {"lm_head", "re:head$", "model.embed_tokens"}; });
     warned("apply[2]: input of nothing, since ignore has every module of targets",
@@ -454,6 +460,93 @@ TEST(Transforms, RefusesOnlineOnesOfNoModule) {
     }
 }
 
+// The reader leaves no module with one side of a transform alone.
+TEST(Transforms, RefusesSidesThatCoverDifferentModules) {
+    const auto wrong = [](std::vector<std::string> parts, const std::function<void(Json&)>& change) {
+        Json groups = quip();
+        change(groups["v"]["apply"]);
+        parts.push_back("transform_config: scheme \"v\": ");
+        parts.push_back(" cancel each other, so they must cover the same modules");
+        refused(rotated(groups), parts);
+    };
+    const std::string gate = layer + "mlp.gate_proj", k_proj = layer + "self_attn.k_proj";
+    wrong({"input and weight_input^-1", "modules; only weight_input^-1 has \"" + gate + "\""},
+          [&](Json& v) { v[0]["ignore"] = {"lm_head", gate}; });
+    wrong({"modules; only input has \"" + gate + "\", \"" + down_proj + "\""},
+          [&](Json& v) { v[1]["ignore"] = {"lm_head", gate, down_proj}; });
+    wrong({"only input has \"lm_head\"; only weight_input^-1 has \"" + q_proj + "\""},
+          [&](Json& v) { v[0]["ignore"] = {q_proj}; });
+    wrong({"input^-1 and weight_input cancel", "only weight_input has \"" + q_proj + "\", \"" + k_proj},
+          [&](Json& v) { v[0]["targets"] = {down_proj}, v[0]["inverse"] = true, v[1]["inverse"] = false; });
+    // One of several targets that is not there, on one side and on both.
+    const Json typo = {q_proj, layer + "self_attn.k_porj"}, right = {q_proj, k_proj};
+    wrong({"only weight_input^-1 has \"" + k_proj + "\"; targets match no module: \"" + layer +
+           "self_attn.k_porj\""},
+          [&](Json& v) { v[0]["targets"] = typo, v[1]["targets"] = right; });
+    wrong({"only input has \"" + k_proj + "\"; targets match no module"},
+          [&](Json& v) { v[0]["targets"] = right, v[1]["targets"] = typo; });
+    wrong({"only input has \"" + q_proj + "\", "}, [&](Json& v) { v[1]["targets"] = "x"; });
+    wrong({"only input has \"" + q_proj + "\", "}, [&](Json& v) { v[1]["targets"] = Json::array(); });
+    Json both = quip();
+    both["v"]["apply"][0]["targets"] = both["v"]["apply"][1]["targets"] = typo;
+    const auto file = opened(rotated(both));
+    EXPECT_EQ(file->transforms().linear.size(), 1u);
+    EXPECT_EQ(file->warnings().size(), 2u);
+
+    wrong({"output^-1 and weight_output cancel", "only output^-1 has \"" + q_proj + "\""}, [&](Json& v) {
+        v = {apply("output", true, {q_proj, down_proj}), apply("weight_output", false, {down_proj})};
+    });
+    const auto attentions = [&](std::string only, const char* location) {
+        refused(
+            rotated({{"R3", scheme("hadamard", 8, {apply(location, false, {"re:.*self_attn$"})})}}),
+            {"scheme \"R3\": q_attn and k_cache cancel", "; only " + only + " has \"" + attention + "\""});
+    };
+    attentions("q_attn", "q_attn");
+    attentions("k_cache", "k_cache");
+    // One residual stream undone at run time here and in the weights there: no sides of each other.
+    const auto partly = opened(
+        rotated({{"R1", scheme("hadamard", 16,
+                               {apply("weight_output", false, {"model.embed_tokens", "re:.*(o|down)_proj$"}),
+                                apply("weight_input", true, {"re:.*(q|k|v)_proj$", "lm_head"}),
+                                apply("input", true, {"re:.*(gate|up)_proj$"})})}}));
+    EXPECT_TRUE(partly->warnings().empty());
+    EXPECT_EQ(partly->transforms().linear.size(), 2u);
+}
+
+TEST(Transforms, WarnsOfAnInputThatNothingUndoes) {
+    const auto warned = [](const TinyModel& model, std::string_view text) {
+        const auto file = opened(model);
+        ASSERT_EQ(file->warnings().size(), 1u) << text;
+        EXPECT_NE(file->warnings()[0].find(text), std::string::npos) << file->warnings()[0];
+    };
+    Json groups = quip("random-hadamard");
+    groups["v"]["apply"][1]["inverse"] = false;
+    TinyModel model = rotated(groups);
+    model.tensors[q_proj + ".v_input.weight"] = f64(signed_matrix(16, 1));
+    warned(model, "config.json: transform_config: scheme \"v\": input and weight_input of \"" + q_proj +
+                      "\", \"" + layer + "self_attn.k_proj\", \"" + layer +
+                      "self_attn.v_proj\" and 4 more are both not inverse");
+    // Sylvester's matrix is its own inverse.
+    groups = quip();
+    groups["v"]["apply"][1]["inverse"] = false;
+    EXPECT_TRUE(opened(rotated(groups))->warnings().empty());
+
+    groups = quip();
+    groups["v"]["apply"].erase(1);
+    warned(rotated(groups), "scheme \"v\": the input of \"" + q_proj + "\", ");
+    groups["w"] = scheme("hadamard", 16, {apply("weight_input", true, {"Linear"}, {down_proj, "lm_head"})});
+    warned(rotated(groups),
+           "the input of \"" + down_proj + "\" is transformed at run time, and no weight_input undoes it");
+}
+
+TEST(Transforms, TheFilesOfOtherProgramsHaveNoWarnings) {
+    const fs::path folder = fs::path(HALFBYTE_SHARED_DATA) / "checkpoints";
+    if (!fs::exists(folder)) GTEST_SKIP() << folder << " is not there";
+    for (const char* name : {"quip-v16", "quip-v64-random", "quip-vu64", "spinquant", "spinquant-r124"})
+        EXPECT_TRUE(open_checkpoint(folder / (std::string("llmc-") + name + "-2layer"))->warnings().empty())
+            << name;
+}
+
 TEST(Transforms, RefusesBlocksThatDoNotDivide) {
     refused(rotated(quip("hadamard", 32)),
             {"blocks of 32 do not divide the 48 of \"" + down_proj + "\" at input",
@@ -493,7 +586,8 @@ TEST(Transforms, RefusesWrongMatrices) {
     auto bad = M;
     bad[77] = -bad[77];
     wrong({"is not orthogonal: max |c^2 M M^T - 1| = 0.125 with c = 1/sqrt(16), at most 2.38e-07"}, f64(bad));
-    wrong({"is not orthogonal", "row 0 has the norm 8)"}, f64(scaled(M, 2)));
+    wrong({"; the worst row is 4, of norm 4. A Hadamard matrix has"}, f64(bad));
+    wrong({"is not orthogonal", "the worst row is 0, of norm 8."}, f64(scaled(M, 2)));
     wrong({"is not orthogonal", "with c = 1, at most"}, rounded(scaled(M, 0.26), DType::f32));
     bad = scaled(M, 0.25);
     bad[3] += 1e-6;
@@ -555,7 +649,45 @@ TEST(Transforms, RefusesWrongMatrices) {
     model = rotated({{"v", scheme("random-matrix", 16,
                                   {apply("input", false, {q_proj}), apply("output", true, {q_proj})})}});
     model.tensors[name] = f64(std::vector<double>(256, 1.0));
-    refused(model, {quoted, "is singular; v output of \"" + q_proj + "\" needs its inverse"});
+    refused(model, {quoted, "of \"" + q_proj + "\" has a matrix that is singular (condition infinite)"});
+}
+
+// Of a matrix at run time the inverse is in the weights: as --transform FILE has it, one that cannot be
+// inverted is refused.
+TEST(Transforms, RefusesRandomMatricesWithoutAUsableInverse) {
+    const std::string name = q_proj + ".v_input.weight";
+    const auto with = [&](const std::vector<double>& values, Json places) {
+        TinyModel model = rotated({{"v", scheme("random-matrix", 16, std::move(places))}});
+        model.tensors[name] = f64(values);
+        return model;
+    };
+    std::vector<double> diagonal(256), zeros(256), ones(256, 1.0);
+    for (size_t i = 0; i < 16; i++) diagonal[17 * i] = i == 3 ? 1e-5 : 1;
+    const Json input = {apply("input", false, {q_proj}), apply("weight_input", true, {q_proj})},
+               inverse = {apply("input", true, {q_proj}), apply("weight_input", false, {q_proj})};
+    for (const Json& places : {input, inverse}) {
+        const char* needed = "; a condition |T| |T^-1| / n of at most 4096 is needed (1 for an orthogonal";
+        for (const auto& values : {zeros, ones})
+            refused(with(values, places),
+                    {"model.safetensors: tensor \"" + name + "\": v input of \"" + q_proj +
+                         "\" has a matrix that is singular (condition infinite)",
+                     needed});
+        refused(with(diagonal, places), {"has a matrix that has the condition 2.421e+04", needed});
+    }
+    diagonal[17 * 3] = 1e-4;
+    EXPECT_EQ(opened(with(diagonal, input))->transforms().linear.size(), 1u);
+}
+
+TEST(Transforms, OfADenseFolderAreAskedForByNameToo) {
+    for (const char* tensor : {"self_attn.q_proj.v_input", "mlp.up_proj.u_output", "self_attn.R3_k_cache"}) {
+        TinyModel model = TinyModel::dense();
+        model.tensors[layer + tensor + ".weight"] = f64(sylvester_matrix(16));
+        refused(model, {"\"" + layer + tensor + ".weight\": is no tensor of LlamaForCausalLM",
+                        "; the matrix of a transform that transform_config does not mention?"});
+    }
+    TinyModel model = TinyModel::dense();
+    model.add(layer + "self_attn.q_proj.other.weight", DType::bf16, {16, 16});
+    refused(model, {"decide which tensors there are)"});
 }
 
 // Entries computed in the type of the file: sqrt(n) is rounded, and the quotient again. 2u would not do.

@@ -511,6 +511,10 @@ for name, code, given, needed, options in [
          {"change": entry(targets=[]), "tensors": lambda tensors: tensors.pop(V_INPUT)}),
         ("a missing matrix", MALFORMED, "has one of that size", 'needs the matrix "model.layers.0.self_attn.q_proj.v_input.weight" [16, 16]',
          {"kind": "random-hadamard", "tensors": lambda tensors: tensors.pop(V_INPUT)}),
+        ("sides of different modules", MALFORMED, 'only weight_input^-1 has "model.layers.0.mlp.gate_proj"', "must cover the same modules",
+         {"change": lambda scheme: scheme["apply"].append(
+             {**scheme["apply"][0], "location": "weight_input", "inverse": True}) or
+             scheme["apply"][0].update(ignore=["lm_head", "re:.*layers.0.mlp.gate_proj$"])}),
         ("no permutation", MALFORMED, "needs the permutation", "randomize is true",
          {"change": lambda scheme: scheme.update(randomize=True)})]:
     row(f"transforms: {name}", code, INSPECT, [CONFIG, "transform_config", 'scheme "v"'], given, needed, files=transforms(**options))
@@ -519,9 +523,13 @@ for name, given, needed, matrix in [
         ("another size", "shape [8, 8]", "[16, 16] is needed", ("F64", [8, 8], bytes(512))),
         ("of integers", "I64 [16, 16] given", "F64, F32, BF16 or F16", ("I64", [16, 16], bytes(2048))),
         ("with a NaN", "nan at [2, 3]", "finite", sylvester({(2, 3): math.nan})),
-        ("not orthogonal", "|c^2 M M^T - 1| = 0.125", "entries of +-1", sylvester({(2, 3): 1.0}))]:
+        ("not orthogonal", ["|c^2 M M^T - 1| = 0.125", "the worst row is 2"], "entries of +-1", sylvester({(2, 3): 1.0}))]:
     row(f"transforms: a matrix {name}", MALFORMED, INSPECT, [WEIGHTS, f'"{V_INPUT}"'], given, needed,
         files=transforms(tensors=lambda tensors, matrix=matrix: tensors.update({V_INPUT: matrix})))
+for name, values in [("of zeros", [0.0] * 256), ("that is singular", [1.0] * 256)]:
+    row(f"transforms: a random matrix {name}", MALFORMED, INSPECT, [WEIGHTS, f'"{V_INPUT}"'], "singular", "at most 4096 is needed",
+        files=transforms(kind="random-matrix", tensors=lambda tensors, values=values: tensors.update(
+            {V_INPUT: ("F64", [16, 16], struct.pack("<256d", *values))})))
 row("transforms: a stray matrix", MALFORMED, INSPECT, [WEIGHTS, '"lm_head.v_input.weight"'], "belongs to no transform",
     "transform_config of config.json", files=transforms(tensors=lambda tensors: tensors.update({"lm_head.v_input.weight": sylvester()})))
 row("transforms: a matrix without its transform", MALFORMED, INSPECT, [WEIGHTS, '.u_input.weight"'], "does not belong beside",

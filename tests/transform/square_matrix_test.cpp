@@ -274,6 +274,35 @@ TEST(OrthogonalityError, LooksAtEveryPairOfRows) {
     }
 }
 
+TEST(OrthogonalityError, NamesTheWorstRow) {
+    for (const int64_t n : {8, 12, 64}) {
+        for (const int64_t row : {int64_t(0), int64_t(5), n - 1}) {
+            for (const double factor : {-1.0, 0.5}) {  // +-1 still, and not
+                SquareMatrix wrong = *hadamard_matrix(n);
+                wrong.values[size_t(row * n + 3)] *= factor;
+                int64_t worst = -1;
+                orthogonality_error(wrong, 1 / std::sqrt(double(n)), &worst);
+                EXPECT_EQ(worst, row) << n << ", " << factor;
+            }
+        }
+    }
+}
+
+TEST(Invert, GivesTheConditionAndWhatIsWrongWithIt) {
+    EXPECT_NEAR(invert(identity(7)).condition, 1, 1e-14);
+    EXPECT_NEAR(invert(*hadamard_matrix(12)).condition, 1, 1e-14);
+    const Inversion usable = invert({2, {1, 0, 0, 2}});
+    EXPECT_EQ(usable.inverse->values, (std::vector<double>{1, 0, 0, 0.5}));
+    EXPECT_NEAR(usable.condition, std::sqrt(5 * 1.25) / 2, 1e-15);
+    EXPECT_EQ(usable.fault(), "");
+    EXPECT_EQ(invert({2, {1, 0, 0, 1e-5}}).fault(),
+              "has the condition 5e+04; a condition |T| |T^-1| / n of at most 4096 is needed (1 for an "
+              "orthogonal matrix)");
+    for (const SquareMatrix& M : {SquareMatrix{2, {1, 2, 2, 4}}, SquareMatrix{2, {0, 0, 0, 0}},
+                                  SquareMatrix{2, {1e-200, 0, 0, 1e-200}}})
+        EXPECT_EQ(invert(M).fault().find("is singular (condition infinite); "), 0u);
+}
+
 TEST(OrthogonalityError, OfWhatIsNotFiniteIsNotANumberOrInfinite) {
     for (const double bad : {double(NAN), double(INFINITY), -double(INFINITY)}) {
         for (const int64_t place : {0, 7, 24}) {
