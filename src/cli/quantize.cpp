@@ -31,7 +31,7 @@ struct Options {
     std::string transform, transform_block;  // empty: none; that of the kind
     std::vector<std::string> rotations;      // empty: R1, R2
     uint64_t seed = 0;
-    bool calibrate_tokens_given = false, seed_given = false;
+    bool calibrate_tokens_given = false, seed_given = false, transform_given = false;
     bool separate_scales = false, dry_run = false, force = false;
 };
 
@@ -106,11 +106,12 @@ std::optional<quantizer::TransformOptions> transform_options(const Options& opti
               name.empty() ? "give one, or leave it out" : "leave it out with --transform " + name);
     };
     const bool spinquant = name == "spinquant", random = name == "quip" || spinquant;
-    const bool file = !name.empty() && !random && name != "hadamard";
+    const bool file = options.transform_given && !random && name != "hadamard";
     std::string extension = std::filesystem::path(name).extension().string();
     for (char& c : extension) c = char(std::tolower(uint8_t(c)));
     check(!file || extension == ".safetensors", ErrorKind::usage,
-          "--transform {}: quip, spinquant, hadamard or a .safetensors file with one matrix is needed", name);
+          "--transform {}: quip, spinquant, hadamard or a .safetensors file with one matrix is needed",
+          quoted(name));
     needs(!options.transform_block.empty(), "--transform-block " + options.transform_block, !name.empty(),
           "it is the size of --transform");
     needs(options.seed_given, fmt::format("--seed {}", options.seed), random,
@@ -336,13 +337,14 @@ Command add_quantize(CLI::App& program) {
         ->check(CLI::IsMember({"nvfp4", "fp8"}));
     command->add_flag("--separate-scales", options->separate_scales,
                       "A weight scale of its own for each of q, k, v and of gate, up");
-    command
-        ->add_option(
-            "--transform", options->transform,
-            "Rotate what is quantised: quip (with random signs) and hadamard turn each layer's input at run "
-            "time by a Hadamard matrix, a .safetensors FILE by the one matrix [n, n] in it; spinquant turns "
-            "the weights, see --rotations")
-        ->type_name("NAME|" + std::string(file_type));
+    CLI::Option* transform =
+        command
+            ->add_option(
+                "--transform", options->transform,
+                "Rotate what is quantised: quip (with random signs) and hadamard turn each layer's "
+                "input at run time by a Hadamard matrix, a .safetensors FILE by the one matrix [n, n] "
+                "in it; spinquant turns the weights, see --rotations")
+            ->type_name("NAME|" + std::string(file_type));
     command
         ->add_option("--transform-block", options->transform_block,
                      "Its n; by default 16, for spinquant full, the whole width; a FILE has its own")
@@ -370,10 +372,11 @@ Command add_quantize(CLI::App& program) {
         ->capture_default_str();
     command->add_flag("--dry-run", options->dry_run, "Do everything but write");
     command->add_flag("--force", options->force, "Replace an existing OUT");
-    return {command, [options, calibrate_tokens, seed, ignore] {
+    return {command, [options, calibrate_tokens, seed, ignore, transform] {
                 // The default leaves lm_head out, which --head says otherwise.
                 if (!options->head.empty() && ignore->count() == 0) options->ignore.clear();
                 options->seed_given = seed->count() > 0;
+                options->transform_given = transform->count() > 0;
                 options->calibrate_tokens_given = calibrate_tokens->count() > 0;
                 return run(*options);
             }};

@@ -429,6 +429,10 @@ QuantizeReport quantize_checkpoint(const Context& context, const Checkpoint& sou
 
     QuantizeReport result;
     result.warnings = plan.warnings;
+    if (const auto& folded = source.transforms().folded; !folded.empty())
+        result.warnings.push_back(fmt::format(
+            "{}: what its transform_config says was folded into the weights ({}) is left out of the new one",
+            source.path().string(), fmt::join(folded, "; ")));
     result.head_untied = plan.unties;
     std::vector<checkpoint::TensorDeclaration> declarations;
     for (const auto& [name, tensor] : source.dense()) {

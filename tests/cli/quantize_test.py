@@ -787,6 +787,23 @@ class Rotated(QuantizeCase):
                          {key: report[key] for key in ["transforms", "worst", "output_bytes", "bits_per_weight"]})
         self.assertFalse((self.work / "never").exists())
 
+    def test_what_the_source_says_was_folded_is_left_out_aloud(self):
+        source = self.work / "folded"
+        shutil.copytree(self.model, source)
+        config = json.loads((source / "config.json").read_text())
+        config["quantization_config"] = {"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"R2": {
+            "type": "hadamard", "head_dim": 16, "apply": [
+                {"targets": ["re:.*v_proj$"], "location": "weight_output"},
+                {"targets": ["re:.*o_proj$"], "location": "weight_input", "inverse": True}]}}}}
+        (source / "config.json").write_text(json.dumps(config))
+        for i, options in enumerate([[], ["--transform", "quip"]]):
+            out = self.work / f"left-out{i}"
+            result = self.ok(*self.quantize(source, out, "--ignore", "lm_head", *options))
+            self.assertIn(f"warning: {source}: what its transform_config says was folded into the weights (R2 weight_output "
+                          "(hadamard 16): 2 modules; R2 weight_input^-1 (hadamard 16): 2 modules) is left out", result.err)
+            written = json.loads((out / "config.json").read_text())["quantization_config"]["transform_config"]
+            self.assertEqual(set(written.get("config_groups", {})), {"v"} if options else set())
+
     def test_what_does_not_go_together(self):
         for parts, options in [
                 (["--transform-block 16", "give one"], ["--transform-block", "16"]),
@@ -795,6 +812,7 @@ class Rotated(QuantizeCase):
                 (["--seed 1", "--transform hadamard"], ["--transform", "hadamard", "--seed", "1"]),
                 (["--rotations R1,R4", "--transform quip"], ["--transform", "quip", "--rotations", "R1,R4"]),
                 (["--transform turn", "quip, spinquant, hadamard"], ["--transform", "turn"]),
+                (["--transform ''", "quip, spinquant, hadamard"], ["--transform", ""]),
                 (["--transform-block", "24", "16"], ["--transform", "quip", "--transform-block", "24"]),
                 (["R5"], ["--transform", "spinquant", "--rotations", "R5"]),
                 (["--transform-block 128", "64 wide", "16, 32, full"], ["--transform", "quip", "--transform-block", "128"]),
