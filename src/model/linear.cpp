@@ -4,6 +4,7 @@
 #include <numeric>
 #include <span>
 
+#include "backend/context_state.h"
 #include "core/float_environment.h"
 #include "reference/reference.h"
 
@@ -113,7 +114,7 @@ class TransformedLinear : public Linear {
     }
 
     void apply(const Context& context, LinearInput& input, float* y, int64_t y_stride) const override {
-        inner_->apply(context, transformed(context, input), y, y_stride);
+        inner_->apply(context, quantized_or_transformed(context, input), y, y_stride);
         for (const OutputTransforms& output : outputs_)
             apply_transforms(context, output.list,
                              {y + output.first_column, DType::f32, input.rows, output.columns, y_stride},
@@ -122,14 +123,13 @@ class TransformedLinear : public Linear {
 
     LinearInput& transformed(const Context& context, LinearInput& input) const override {
         if (input_.empty()) return input;
-        for (LinearInput::Transformed& form : input.transformed)
-            if (form.by == input_names_) return form.input;
+        LinearInput& form = form_of(input);
+        if (form.x != nullptr) return form;
         auto* const values = input.workspace->take<float>(input.rows * input.k);
         std::copy_n(input.x, input.rows * input.k, values);
         apply_transforms(context, input_, {values, DType::f32, input.rows, input.k, input.k}, by_definition_);
-        return input.transformed
-            .emplace_back(input_names_, LinearInput(*input.workspace, values, input.rows, input.k))
-            .input;
+        form.x = values;
+        return form;
     }
 
     std::optional<float> encode_scale() const override {
@@ -138,6 +138,27 @@ class TransformedLinear : public Linear {
     }
 
   private:
+    // The form of this input behind the transforms; x is null until someone needs it.
+    LinearInput& form_of(LinearInput& input) const {
+        for (LinearInput::Transformed& form : input.transformed)
+            if (form.by == input_names_) return form.input;
+        return input.transformed
+            .emplace_back(input_names_, LinearInput(*input.workspace, nullptr, input.rows, input.k))
+            .input;
+    }
+
+    // What the inner layer reads: if that is the quantised form alone, one operation makes it.
+    LinearInput& quantized_or_transformed(const Context& context, LinearInput& input) const {
+        const std::optional<float> G = inner_->encode_scale();
+        if (input_.size() != 1 || !G) return transformed(context, input);
+        LinearInput& form = form_of(input);
+        if (form.x == nullptr && form.find_quantized(*G) == nullptr)
+            transform_quantize(context, {.x = {input.x, DType::f32, input.rows, input.k, input.k},
+                                         .transform = input_[0]->transform.view(),
+                                         .quantize = form.add_quantized(*G)});
+        return form;
+    }
+
     std::unique_ptr<Linear> inner_;
     TransformList input_;
     std::vector<OutputTransforms> outputs_;
@@ -165,15 +186,21 @@ std::vector<float> load_bias(const checkpoint::Checkpoint& source, const std::st
 
 void apply_transforms(const Context& context, const TransformList& list, const Matrix& x,
                       bool by_definition) {
-    const ConstMatrix given = {x.data, x.type, x.rows, x.cols, x.stride};
+    const auto args = [&](const checkpoint::NamedTransform& named, int64_t first, int64_t rows) {
+        float* const data = static_cast<float*>(x.data) + first * x.stride;
+        return TransformArgs{.x = {data, DType::f32, rows, x.cols, x.stride},
+                             .transform = named.transform.view(),
+                             .y = {data, DType::f32, rows, x.cols, x.stride}};
+    };
     for (const auto& named : list) {
-        const TransformArgs args = {.x = given, .transform = named->transform.view(), .y = x};
-        if (by_definition) {
-            const FloatEnvironment environment;
-            reference::transform(args);
-        } else {
-            transform(context, args);
+        if (!by_definition) {
+            transform(context, args(*named, 0, x.rows));
+            continue;
         }
+        pool_of(context).parallel_for(x.rows, 1, [&](int64_t begin, int64_t end) {
+            const FloatEnvironment environment;
+            reference::transform(args(*named, begin, end - begin));
+        });
     }
 }
 

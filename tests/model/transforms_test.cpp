@@ -318,17 +318,13 @@ TEST(TransformedModels, RotationsThatCancelChangeNothing) {
                       down = layer + "mlp.down_proj";
     const std::vector<std::string> readers = {
         q_proj, attention + ".k_proj", v, layer + "mlp.gate_proj", layer + "mlp.up_proj", "lm_head"};
-    const auto rotate = [&](bool without_k = false) {
+    const auto rotate = [&](bool k_inverse = false) {
         Rotation all;
         all.add("R1", 32, 1, {{"output", false, {"model.embed_tokens", o, down}}, {"input", true, readers}})
             .add("R2", 8, 2, {{"output", false, {v}}, {"input", true, {o}}})
             .add("R4", 16, 3, {{"input", false, {down}}})
             .add("R4_back", 16, 3, {{"input", true, {down}}});
-        if (without_k)
-            all.add("R3", 8, 4, {{"q_attn", false, {attention}}});
-        else
-            all.add("R3", 8, 4, {{"q_attn", false, {attention}}, {"k_cache", false, {attention}}});
-        return all;
+        return all.add("R3", 8, 4, {{"q_attn", false, {attention}}, {"k_cache", k_inverse, {attention}}});
     };
     for (const bool tied : {true, false}) {
         TinyModel model = dense_model();
@@ -364,6 +360,62 @@ TEST(TransformedModels, KernelsAndSimulationAgreeBitForBit) {
         for (const float logit : expected) ASSERT_TRUE(std::isfinite(logit));
         EXPECT_NE(logits_of(quantised_model(scheme)), expected);
     }
+}
+
+// The reference's rows are shared out, as the kernels' are.
+TEST(ApplyTransforms, GivesTheSameBitsWithAnyNumberOfThreads) {
+    const auto file = opened(Rotation()
+                                 .add("a", 16, 1, {{"input", false, {q_proj}}})
+                                 .add("b", 8, 2, {{"input", true, {q_proj}}})
+                                 .of(dense_model()));
+    const TransformList& list = file->transforms().linear.at(q_proj).input;
+    ASSERT_EQ(list.size(), 2u);
+    constexpr int64_t k = 32, stride = 40;
+    for (const int64_t rows : {0, 1, 7, 33}) {
+        const std::vector<float> x = some_floats(size_t(rows * stride));
+        std::vector<float> expected = x;  // row after row
+        for (int64_t row = 0; row < rows; row++)
+            for (const auto& named : list) {
+                float* const data = expected.data() + row * stride;
+                reference::transform({.x = {data, DType::f32, 1, k, k},
+                                      .transform = named->transform.view(),
+                                      .y = {data, DType::f32, 1, k, k}});
+            }
+        for (const int threads : {1, 2, 5}) {
+            for (const bool by_definition : {true, false}) {
+                std::vector<float> y = x;
+                apply_transforms(Context(threads), list, {y.data(), DType::f32, rows, k, stride},
+                                 by_definition);
+                EXPECT_EQ(y, expected) << rows << ", " << threads << ", " << by_definition;
+            }
+        }
+    }
+}
+
+// A W4A4 layer behind one transform reads its quantised form alone, and x' is written nowhere; who asks for
+// x' later, as an observer or a layer with another arithmetic, gets it.
+TEST(TransformedLayers, AreQuantisedAsTheyAreTransformed) {
+    const auto M = signed_matrix(16, 1);
+    const auto file =
+        opened(Rotation().add("v", 16, 1, {{"input", false, {q_proj}}}).of(quantised_model(Scheme::nvfp4)));
+    constexpr int64_t rows = 5, k = 32;
+    const std::vector<float> x = some_floats(rows * k);
+    const Context context(2);
+    const LinearGroup group(context, *file, {q_proj}, Arithmetic::kernel);
+    Workspace workspace;
+    LinearInput input(workspace, x.data(), rows, k);
+    std::vector<float> first(rows * k), second(rows * k);
+    group.apply(context, input, first.data(), k);
+    ASSERT_EQ(input.transformed.size(), 1u);
+    EXPECT_EQ(input.transformed.front().input.x, nullptr);
+    EXPECT_EQ(input.transformed.front().input.quantized.size(), 1u);
+    group.show_input(context, input, [&](const std::string&, const float* seen, int64_t, int64_t) {
+        EXPECT_EQ(std::vector<float>(seen, seen + rows * k), transformed(x, k, {M}));
+    });
+    group.apply(context, input, second.data(), k);
+    EXPECT_EQ(second, first);
+    EXPECT_EQ(input.transformed.size(), 1u);
+    EXPECT_EQ(input.transformed.front().input.quantized.size(), 1u);
 }
 
 TEST(TransformedModels, TheObserverSeesWhatIsQuantised) {
