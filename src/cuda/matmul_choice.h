@@ -24,16 +24,20 @@ struct MatmulTuning {
 };
 
 // Compute capability 9.0: an H200, 1 December 2026, N x K = 8192 x 8192, 28672 x 8192 and 4096 x 4096, M in
-// powers of two, so where "decode" ends is known to a power of two only.
+// powers of two, so where a line ends is known to a power of two only; and what two kernels need is the same
+// within a few percent at some ends.
 inline constexpr MatmulTuning tuned_w4a4[] = {
+    {16, INT64_MAX, {"decode", "prefill"}},
+    {32, 4096 * 4096, {"decode", "prefill"}},
+    {32, 8192 * 8192, {"prefill", "decode"}},
     {32, INT64_MAX, {"decode", "prefill"}},
-    {64, 8192 * 8192, {"decode", "prefill"}},
-    {64, INT64_MAX, {"prefill", "decode"}},
     {1024, INT64_MAX, {"prefill", "prefill_expanded", "decode"}},
     {INT64_MAX, INT64_MAX, {"prefill_expanded", "prefill", "decode"}},
 };
 inline constexpr MatmulTuning tuned_w4a16[] = {
-    {32, INT64_MAX, {"decode", "prefill"}},
+    {8, INT64_MAX, {"decode", "prefill"}},
+    {16, 8192 * 8192, {"prefill", "decode"}},
+    {16, INT64_MAX, {"decode", "prefill"}},
     {INT64_MAX, INT64_MAX, {"prefill", "decode"}},
 };
 

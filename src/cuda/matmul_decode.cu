@@ -61,8 +61,8 @@ void launch_pass(DecodeProblem problem, uint8_t* scratch, const Launch& launch, 
     const auto kernel = decode_kernel<Shape>;
     const int64_t cluster = cluster_of<Shape>(problem.strips, problem.chains, device);
     const int64_t clusters =
-        std::min<int64_t>(active_clusters(reinterpret_cast<const void*>(kernel), cluster, Shape::warps * 32,
-                                          device.shared_memory_per_block, device),
+        std::min<int64_t>(active_clusters(reinterpret_cast<const void*>(kernel), cluster, 1,
+                                          Shape::warps * 32, device.shared_memory_per_block, device),
                           problem.strips);
     problem.cluster_strips = uint32_t(problem.strips / clusters);
     problem.longer = uint32_t(problem.strips % clusters);

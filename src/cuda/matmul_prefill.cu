@@ -9,11 +9,12 @@
 namespace halfbyte::cuda {
 namespace {
 
-// A tile and the microseconds that it takes at K = 8192 on an H200, by which tiles are compared. (Of 176
-// tokens: from those of 160 and 192.)
+// A tile and the microseconds that it takes at K = 8192 on an H200, with as many CTAs on a multiprocessor as
+// it holds, by which tiles are compared. (Of 176 tokens: from those of 160 and 192.)
 struct Candidate {
     int64_t rows, tokens;
-    int cluster, groups;  // groups: K is rounded up to so many
+    int ctas, resident;  // that run together; that a multiprocessor holds
+    int groups;          // K is rounded up to so many
     double time;
     void (*launch)(const ConstMatrix&, PrefillProblem, const Launch&, const DeviceInfo&);
 };
@@ -21,7 +22,8 @@ template <typename T, typename S>
 constexpr Candidate candidate(double time) {
     return {S::cluster * S::row_warpgroups * 64,
             S::tile_tokens,
-            S::cluster,
+            S::ctas,
+            S::resident,
             S::stages_a_step,
             time,
             launch_prefill<T, S>};
@@ -30,13 +32,21 @@ constexpr Candidate candidate(double time) {
 using enum PrefillWeight;
 template <typename T>
 constexpr Candidate of_chains[] = {
+    candidate<T, PrefillShape<false, packed, 1, 1, 16, 0, 1, 8, 2>>(16),
+    candidate<T, PrefillShape<false, packed, 1, 1, 32, 0, 1, 8, 2>>(18),
+    candidate<T, PrefillShape<false, packed, 1, 1, 64, 0, 1, 8, 2>>(14.5),
+    candidate<T, PrefillShape<false, packed, 1, 1, 128, 0, 1, 8, 2>>(19.5),
     candidate<T, PrefillShape<false, packed, 1, 1, 64, 0, 2, 8>>(23),
-    candidate<T, PrefillShape<false, packed, 1, 1, 128, 0, 2, 8>>(33),
-    candidate<T, PrefillShape<false, packed, 2, 1, 128, 0, 2, 8>>(48.5),
+    candidate<T, PrefillShape<false, packed, 1, 1, 128, 0, 2, 8>>(31),
+    candidate<T, PrefillShape<false, packed, 2, 1, 128, 0, 2, 8>>(47),
     candidate<T, PrefillShape<false, packed, 2, 1, 176, 0, 2, 6>>(65.5),
 };
 constexpr Candidate of_blocks[] = {
-    candidate<__nv_bfloat16, PrefillShape<true, packed, 2, 1, 64, 3, 1, 4>>(57),
+    candidate<__nv_bfloat16, PrefillShape<true, packed, 1, 1, 16, 3, 1, 8, 2>>(17.5),
+    candidate<__nv_bfloat16, PrefillShape<true, packed, 1, 1, 32, 2, 1, 4, 2>>(22.7),
+    candidate<__nv_bfloat16, PrefillShape<true, packed, 1, 1, 64, 3, 1, 4, 2>>(21),
+    candidate<__nv_bfloat16, PrefillShape<true, packed, 2, 1, 64, 2, 1, 4, 2>>(31),
+    candidate<__nv_bfloat16, PrefillShape<true, packed, 2, 1, 64, 3, 1, 4>>(55),
     candidate<__nv_bfloat16, PrefillShape<true, packed, 2, 1, 128, 2, 1, 4>>(85),
 };
 constexpr Candidate of_expanded_blocks[] = {
@@ -47,9 +57,10 @@ void launch_best(std::span<const Candidate> candidates, const ConstMatrix& x, co
                  const Launch& launch, const DeviceInfo& device) {
     const auto time_of = [&](const Candidate& c) {
         const int64_t rows = (problem.output.columns + c.rows - 1) / c.rows,
-                      tokens = (problem.output.rows + c.tokens - 1) / c.tokens,
-                      at_once = std::max(device.multiprocessors / c.cluster, 1);
-        return double((rows * tokens + at_once - 1) / at_once) * c.time *
+                      tokens = (problem.output.rows + c.tokens - 1) / c.tokens, tiles = rows * tokens,
+                      at_once = std::max(device.multiprocessors * c.resident / c.ctas, 1);
+        const double share = c.resident * tiles <= at_once ? 0.8 : 1;  // where one has a multiprocessor alone
+        return double((tiles + at_once - 1) / at_once) * c.time * (c.resident > 1 ? share : 1) *
                double(round_up(problem.groups, c.groups));
     };
     std::min_element(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {

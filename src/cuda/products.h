@@ -61,12 +61,12 @@ ProductOutput output_of(const Args& args, int64_t first, int64_t rows) {
     return output;
 }
 
-// Clusters of the kernel, a CTA of which fills a multiprocessor, that run on the device at once; at least 1.
-// Asked once for each kind: it takes longer than a launch.
-inline int64_t active_clusters(const void* kernel, int64_t cluster, int threads, int64_t shared_bytes,
-                               const DeviceInfo& device) {
+// Clusters of the kernel, of which a multiprocessor holds `resident` CTAs, that run on the device at once; at
+// least 1. Asked once for each kind: it takes longer than a launch.
+inline int64_t active_clusters(const void* kernel, int64_t cluster, int resident, int threads,
+                               int64_t shared_bytes, const DeviceInfo& device) {
     allow_shared_memory(kernel, device);
-    const int64_t most = std::max<int64_t>(device.multiprocessors / cluster, 1);
+    const int64_t most = std::max<int64_t>(int64_t(device.multiprocessors) * resident / cluster, 1);
     if (cluster == 1) return most;
     static std::mutex mutex;
     static std::map<std::tuple<const void*, int64_t, int64_t, int>, int> known;

@@ -124,6 +124,31 @@ TEST(CublasLt, DequantisedSaysWhyNot) {
     EXPECT_EQ(reason(args), lt_unavailable_reason());
 }
 
+TEST(Products, ScratchHoldsTheExpandedWeightFromTheRowsOnThatNeedIt) {
+    MatmulW4A4Args args = nvfp4_args();  // N = 300, K = 4096
+    args.accumulation = Accumulation::contract;
+    const auto bytes = [&](int64_t rows) {
+        args.d.rows = args.a.shape.rows = rows;
+        return matmul_scratch_bytes(args);
+    };
+    const int64_t weight =
+        24 * 64 * 16 * 64 * 2;  // 19 strips are 3 tiles of 8, 64 groups, 16 rows of 64 BF16
+    EXPECT_EQ(bytes(512), weight + 512 * 4096 * 2);
+    EXPECT_EQ(bytes(511), 511 * 4096 * 2);
+    args.w.k = 4160;  // 65 groups are 17 times 4
+    EXPECT_EQ(bytes(512), 24 * 68 * 16 * 64 * 2 + 512 * 4160 * 2);
+}
+
+TEST(Products, FewRowsDoNotExpandTheWeight) {
+    MatmulW4A4Args args = nvfp4_args();
+    args.accumulation = Accumulation::contract;
+    EXPECT_NE(reason_of(halfbyte_cuda_kernels()->matmul_w4a4, "prefill_expanded", args, 9).find("M = 100"),
+              std::string::npos);
+    args.d.rows = args.a.shape.rows = 512;
+    EXPECT_EQ(reason_of(halfbyte_cuda_kernels()->matmul_w4a4, "prefill_expanded", args, 9), "");
+    EXPECT_NE(reason_of(halfbyte_cuda_kernels()->matmul_w4a4, "prefill_expanded", args, 10), "");
+}
+
 // A kernel of one arithmetic never stands in for another.
 TEST(Products, NoKernelRunsInAnArithmeticThatWasNotAskedFor) {
     const Kernels& kernels = *halfbyte_cuda_kernels();

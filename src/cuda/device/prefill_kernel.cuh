@@ -1,4 +1,4 @@
-// Products of many tokens, M > 64: D^T [N, M] = W x^T by wgmma, x [M, K] from shared memory (the operand B),
+// Products of some to many tokens: D^T [N, M] = W x^T by wgmma, x [M, K] from shared memory (the operand B),
 // W (the operand A: 64 rows a warpgroup, 16 a warp, one strip) from its packed form through registers; or
 // from shared memory, expanded to BF16 beforehand, once for all tiles (prefill_expand.cuh).
 //
@@ -6,6 +6,9 @@
 // fills a ring of stages of 64 elements of K by two tensor copies, of x and of W. The CTAs of a cluster take
 // tiles of the same tokens, side by side; each brings a part of x to all of them. The other warpgroups
 // multiply.
+//
+// split: so many CTAs, a cluster too, share one tile where there are too few tiles: the chains (1024 elements
+// of K) go round among them, and the first adds up what they send it.
 //
 // contract: each product of a block of 16 begins from zero and is added to the chain in FP32. Else a chain of
 // 1024 elements is accumulated by the matrix unit. Chains are added in order in FP32, so that a row's bits
@@ -34,37 +37,43 @@ enum class PrefillWeight { packed, expanded };
 
 // tokens: of a warpgroup, N of wgmma. products: of the contract, how many are in registers at once.
 template <bool contract_, PrefillWeight weight_, int row_warpgroups_, int token_warpgroups_, int tokens_,
-          int products_, int cluster_, int stages_>
+          int products_, int cluster_, int stages_, int split_ = 1>
 struct PrefillShape {
     static constexpr bool contract = contract_;
     static constexpr PrefillWeight weight = weight_;
     static constexpr int row_warpgroups = row_warpgroups_, token_warpgroups = token_warpgroups_;
-    static constexpr int tokens = tokens_, products = products_, cluster = cluster_, stages = stages_;
+    static constexpr int tokens = tokens_, products = products_, cluster = cluster_, stages = stages_,
+                         split = split_;
+    static constexpr int ctas = cluster * split;  // that run together
+    static_assert(cluster == 1 || split == 1);
 
     // Of the loop: the whole ring, so that the addresses of its stages are constants, if it divides a chain.
     static constexpr int stages_a_step = chain_groups % stages == 0 ? stages : 1;
-    static_assert(!contract || stages_a_step == stages);
+    static_assert((!contract && split == 1) || stages_a_step == stages);
     static_assert(weight == PrefillWeight::packed ||
                   (row_warpgroups * 4 == expanded_tile_strips && stages_a_step == expanded_whole_groups));
 
     static constexpr int warpgroups = row_warpgroups * token_warpgroups;
     static constexpr int threads = warpgroups * 128 + 128;
+    static constexpr int resident = warpgroups == 1 && tokens <= 32 ? 2 : 1;  // CTAs of a multiprocessor
     // A thread's registers: as launched (65536 over all threads, in steps of 8), then of the filling and
     // of the multiplying warpgroups; together no more than launched, or the multiplying ones wait for
     // ever.
-    static constexpr int launched = 65536 / threads / 8 * 8, filling = warpgroups == 2 ? 24 : 32,
+    static constexpr int launched = 65536 / threads / 8 * 8, filling = contract && tokens > 64 ? 24 : 40,
                          registers = ((warpgroups + 1) * launched - filling) / warpgroups / 8 * 8;
     static constexpr int strips = row_warpgroups * 4;
     static constexpr int tile_tokens = token_warpgroups * tokens;
     static constexpr int x_bytes = tile_tokens * int(gpu_group_k) * 2;  // of a stage
     static constexpr int w_bytes =
         strips * int(weight == PrefillWeight::packed ? gpu_group_bytes : expanded_group_bytes);
+    static constexpr int sum_bytes = warpgroups * 64 * tokens * 4;  // the sums of a tile
     // The contract's registers hold no sums of chains beside the chain and the products.
-    static constexpr int total_bytes = contract ? warpgroups * 64 * tokens * 4 : 0;
+    static constexpr int total_bytes = contract ? sum_bytes : 0;
     // Of a warp, for the output; the contract's lie among its totals.
     static constexpr int transpose_bytes = 512;
     static constexpr int shared_bytes = 1024 + stages * (x_bytes + w_bytes + 16) +
-                                        (contract ? total_bytes : warpgroups * 4 * transpose_bytes);
+                                        (contract ? total_bytes : warpgroups * 4 * transpose_bytes) +
+                                        (split - 1) * sum_bytes + 8 * split;
 };
 
 struct PrefillProblem {
@@ -76,10 +85,9 @@ struct PrefillProblem {
     float unscale = 1;            // takes the operands' powers of two out of a sum
     uint32_t scale_exponent = 0;  // scales_of
 
-    // Of a tile: the groups and, so that a loop has whole steps, some of zeros behind them.
-    template <typename S>
-    __device__ __forceinline__ uint32_t stages() const {
-        return (groups + S::stages_a_step - 1) / S::stages_a_step * S::stages_a_step;
+    __device__ __forceinline__ uint32_t chains() const { return (groups + chain_groups - 1) / chain_groups; }
+    __device__ __forceinline__ uint32_t groups_of_chain(uint32_t chain) const {
+        return min(chain_groups, groups - chain * chain_groups);
     }
 };
 
@@ -98,7 +106,7 @@ struct PrefillTile {
 // Addresses in shared memory.
 template <typename S>
 struct PrefillShared {
-    uint32_t x, w, totals, full, empty;
+    uint32_t x, w, totals, sent, full, empty, arrived, taken;
 
     __device__ __forceinline__ explicit PrefillShared(const uint8_t* memory) {
         // A shuffle's result is kept in a register; the address itself ptxas would find anew at every
@@ -106,8 +114,11 @@ struct PrefillShared {
         x = __shfl_sync(~0u, (ptx::shared_address(memory) + 1023) / 1024 * 1024, 0);
         w = x + S::stages * S::x_bytes;
         totals = w + S::stages * S::w_bytes;
-        full = totals + (S::contract ? S::total_bytes : S::warpgroups * 4 * S::transpose_bytes);
+        sent = totals + (S::contract ? S::total_bytes : S::warpgroups * 4 * S::transpose_bytes);
+        full = sent + (S::split - 1) * S::sum_bytes;
         empty = full + 8 * S::stages;
+        taken = empty + 8 * S::stages;
+        arrived = taken + 8;  // of CTA r at 8 (r - 1)
     }
 };
 
@@ -131,30 +142,36 @@ __device__ __forceinline__ void fill_stages(const PrefillShared<S>& shared, cons
     const uint32_t rank = S::cluster > 1 ? ptx::cluster_rank() : 0;
     constexpr uint32_t part = S::tile_tokens / S::cluster;
     RingPlace<S> place;
-    for (uint32_t index = blockIdx.x / S::cluster; index < p.row_tiles * p.token_tiles;
-         index += gridDim.x / S::cluster) {
+    for (uint32_t index = blockIdx.x / S::ctas; index < p.row_tiles * p.token_tiles;
+         index += gridDim.x / S::ctas) {
         const PrefillTile tile(p, index);
         const uint32_t strip = (tile.row * S::cluster + rank) * S::strips,
                        token = tile.token * S::tile_tokens + rank * part;
-        for (uint32_t group = 0; group < p.stages<S>(); group++) {
-            // Where products are accumulated a stage is released from within the next one, without a
-            // condition (a branch there makes wgmma wait, C7513): so the last is released once before it is
-            // filled.
-            const bool released_first = !S::contract && place.stage == S::stages - 1;
-            ptx::wait(shared.empty + 8 * place.stage, place.parity ^ uint32_t(!released_first));
-            const uint32_t full = shared.full + 8 * place.stage,
-                           x = shared.x + place.stage * S::x_bytes + rank * (part * 128);
-            ptx::arrive_and_expect(full, S::x_bytes + S::w_bytes);
-            if constexpr (S::cluster == 1)
-                ptx::copy_box(x, x_map, group * gpu_group_k, token, full);
-            else
-                ptx::copy_box_to_cluster(x, x_map, group * gpu_group_k, token, full, (1u << S::cluster) - 1);
-            const uint32_t w = shared.w + place.stage * S::w_bytes;
-            if constexpr (S::weight == PrefillWeight::packed)
-                ptx::copy_box_3d(w, w_map, group, strip, full);
-            else
-                ptx::copy_bulk(w, p.weight + expanded_offset(strip, group, p.groups), S::w_bytes, full);
-            place.next();
+        for (uint32_t chain = S::split > 1 ? ptx::cluster_rank() : 0; chain < p.chains(); chain += S::split) {
+            // So that a loop has whole steps, some groups of zeros may follow.
+            const uint32_t first = chain * chain_groups,
+                           end = first + round_up(p.groups_of_chain(chain), S::stages_a_step);
+            for (uint32_t group = first; group < end; group++) {
+                // Where products are accumulated a stage is released from within the next one, without a
+                // condition (a branch there makes wgmma wait, C7513): so the last is released once before it
+                // is filled.
+                const bool released_first = !S::contract && place.stage == S::stages - 1;
+                ptx::wait(shared.empty + 8 * place.stage, place.parity ^ uint32_t(!released_first));
+                const uint32_t full = shared.full + 8 * place.stage,
+                               x = shared.x + place.stage * S::x_bytes + rank * (part * 128),
+                               w = shared.w + place.stage * S::w_bytes;
+                ptx::arrive_and_expect(full, S::x_bytes + S::w_bytes);
+                if constexpr (S::cluster == 1)
+                    ptx::copy_box(x, x_map, group * gpu_group_k, token, full);
+                else
+                    ptx::copy_box_to_cluster(x, x_map, group * gpu_group_k, token, full,
+                                             (1u << S::cluster) - 1);
+                if constexpr (S::weight == PrefillWeight::packed)
+                    ptx::copy_box_3d(w, w_map, group, strip, full);
+                else
+                    ptx::copy_bulk(w, p.weight + expanded_offset(strip, group, p.groups), S::w_bytes, full);
+                place.next();
+            }
         }
     }
 }
@@ -274,6 +291,8 @@ struct Multiplier {
                    x_sixteenths = (shared.x + token_warpgroup * (S::tokens * 128)) / 16;
     RingPlace<S> place;
 
+    uint32_t taken_parity = 0, arrived_parity = 0;  // bit r of arrived: of CTA r + 1
+
     const uint32_t exponent = p.scale_exponent;
 
     __device__ __forceinline__ void wait_for_stage(uint32_t stage) const {
@@ -346,15 +365,18 @@ struct Multiplier {
         float chain[registers];
 #pragma unroll
         for (int i = 0; i < registers; i++) sums[i] = 0.0f;
+        if (first_chain() >= p.chains()) return;
         StripGroup group = wait_for_group(0);
         group.operand<T, special>(0, exponent, a[0]);
-        for (uint32_t i = 0; i < p.groups; i += S::stages) {
-            const bool last = i + S::stages >= p.groups;
+        uint32_t index = first_chain(), i = 0;  // of the chain, of its first group in the ring
+        while (true) {
+            const bool ends = i + S::stages >= p.groups_of_chain(index),
+                       last = ends && index + S::split >= p.chains();
 #pragma unroll
             for (int step = 0; step < steps; step++) {
                 const int stage = step / 4, block = step % 4, next = (stage + 1) % S::stages;
                 ptx::wgmma_fence();
-                multiply(chain, a[block], x(stage) + 2 * block, step > 0 || i % chain_groups != 0);
+                multiply(chain, a[block], x(stage) + 2 * block, step > 0 || i > 0);
                 ptx::wgmma_commit();
                 if (block < 3) group.operand<T, special>(block + 1, exponent, a[block + 1]);
                 if (step == steps - 1) place.parity ^= 1;
@@ -365,12 +387,19 @@ struct Multiplier {
                 ptx::wgmma_wait<1>();
                 if (block == 0) release(stage == 0 ? S::stages - 1 : stage - 1);
             }
-            if (last || (i + S::stages) % chain_groups == 0) {
-                ptx::wgmma_wait<0>();
-                ptx::keep_registers(chain);
+            i += S::stages;
+            if (!ends) continue;
+            ptx::wgmma_wait<0>();
+            ptx::keep_registers(chain);
+            if (!send_if_other(chain)) {
+                if (index > 0) add_sent(sums, index - S::split);
 #pragma unroll
                 for (int r = 0; r < registers; r++) sums[r] += chain[r];
+                if (last) add_sent(sums, index);
             }
+            if (last) break;
+            index += S::split;
+            i = 0;
         }
     }
 
@@ -391,68 +420,126 @@ struct Multiplier {
                 group.operand<T, special>(0, exponent, a[0]);
             }
         };
+        if (first_chain() >= p.chains()) return;
         next_group(0);
-        for (uint32_t i = 0;; i += S::stages) {
-            const bool last = i + S::stages >= p.groups;
+        for (uint32_t index = first_chain(); index < p.chains(); index += S::split) {
+            const uint32_t groups = p.groups_of_chain(index);
+            const bool last_chain = index + S::split >= p.chains();
 #pragma unroll
-            for (int step = 0; step < steps + products - 1; step++) {
-                if (step < steps) {
-                    const int stage = step / 4, block = step % 4;
-                    const uint32_t x = this->x(stage) + 2 * block;
-                    if (!packed && block == 0) wait_for_stage(stage);
-                    ptx::wgmma_fence();
-                    if constexpr (packed)
-                        multiply(product[step % products], a[block], x, false);
+            for (int i = 0; i < registers; i++) chain[i] = 0.0f;
+            for (uint32_t i = 0; i < groups; i += S::stages) {
+#pragma unroll
+                for (int step = 0; step < steps + products - 1; step++) {
+                    if (step < steps) {
+                        const int stage = step / 4, block = step % 4;
+                        const uint32_t x = this->x(stage) + 2 * block;
+                        if (!packed && block == 0) wait_for_stage(stage);
+                        ptx::wgmma_fence();
+                        if constexpr (packed)
+                            multiply(product[step % products], a[block], x, false);
+                        else
+                            ptx::wgmma_bf16(
+                                product[step % products],
+                                ptx::wgmma_descriptor(w_sixteenths + stage * (S::w_bytes / 16) + 2 * block),
+                                ptx::wgmma_descriptor(x));
+                        ptx::wgmma_commit();
+                        if (packed && block < 3) group.operand<T, special>(block + 1, exponent, a[block + 1]);
+                        if (block == 3 && step < steps - 1) next_group(stage + 1);
+                    }
+                    const int added = step - (products - 1);
+                    if (added < 0) continue;
+                    if (step < steps)
+                        ptx::wgmma_wait<products - 1>();
+                    else if (step == steps)
+                        ptx::wgmma_wait<products - 2>();
                     else
-                        ptx::wgmma_bf16(
-                            product[step % products],
-                            ptx::wgmma_descriptor(w_sixteenths + stage * (S::w_bytes / 16) + 2 * block),
-                            ptx::wgmma_descriptor(x));
-                    ptx::wgmma_commit();
-                    if (packed && block < 3) group.operand<T, special>(block + 1, exponent, a[block + 1]);
-                    if (block == 3 && step < steps - 1) next_group(stage + 1);
+                        ptx::wgmma_wait<0>();
+                    ptx::keep_registers(product[added % products]);
+                    if (added % 4 == 3) release(added / 4);
+#pragma unroll
+                    for (int r = 0; r < registers; r++) chain[r] += product[added % products][r];
                 }
-                const int added = step - (products - 1);
-                if (added < 0) continue;
-                if (step < steps)
-                    ptx::wgmma_wait<products - 1>();
-                else if (step == steps)
-                    ptx::wgmma_wait<products - 2>();
-                else
-                    ptx::wgmma_wait<0>();
-                ptx::keep_registers(product[added % products]);
-                if (added % 4 == 3) release(added / 4);
-#pragma unroll
-                for (int r = 0; r < registers; r++) chain[r] += product[added % products][r];
+                place.parity ^= 1;
+                if (!last_chain || i + S::stages < groups) next_group(0);
             }
-            place.parity ^= 1;
-            if (last) break;
-            next_group(0);
-            if ((i + S::stages) % chain_groups == 0) {
-                add_to_totals(chain, i >= chain_groups, true);
+            if (send_if_other(chain)) continue;
+            if (index > 0) {
+                // The total before, in the place of a product.
+                float(&total)[registers] = product[0];
+                load_kept(total, total_of_thread());
+                add_sent(total, index - S::split);
 #pragma unroll
-                for (int r = 0; r < registers; r++) chain[r] = 0.0f;
+                for (int r = 0; r < registers; r++) chain[r] = total[r] + chain[r];
             }
+            if (last_chain)
+                add_sent(chain, index);
+            else
+                keep(chain, total_of_thread());
         }
-        if (p.groups > chain_groups) add_to_totals(chain, true, false);
     }
 
-    // chain = the total before + chain, kept as the new total.
-    __device__ __forceinline__ void add_to_totals(float (&chain)[registers], bool before, bool keep) const {
-        uint32_t total = total_of_thread();
+    // The thread's numbers among the sums of a tile in shared memory, 16 bytes at every 2048.
+    __device__ __forceinline__ static uint32_t of_thread(uint32_t sums) {
+        return sums + (threadIdx.x / 128 * (registers / 4 * 128) + threadIdx.x % 128) * 16;
+    }
+    __device__ __forceinline__ uint32_t total_of_thread() const { return of_thread(shared.totals); }
+    __device__ __forceinline__ static void load_kept(float (&sums)[registers], uint32_t kept) {
 #pragma unroll
-        for (int r = 0; r < registers; r += 4, total += 128 * 16) {
-            if (before) {
-                const uint4 sum = ptx::load_shared_16(total);
-                chain[r] = __uint_as_float(sum.x) + chain[r];
-                chain[r + 1] = __uint_as_float(sum.y) + chain[r + 1];
-                chain[r + 2] = __uint_as_float(sum.z) + chain[r + 2];
-                chain[r + 3] = __uint_as_float(sum.w) + chain[r + 3];
-            }
-            if (keep)
-                ptx::store_shared_16(
-                    total, make_uint4(__float_as_uint(chain[r]), __float_as_uint(chain[r + 1]),
-                                      __float_as_uint(chain[r + 2]), __float_as_uint(chain[r + 3])));
+        for (int r = 0; r < registers; r += 4, kept += 2048) {
+            const uint4 sum = ptx::load_shared_16(kept);
+            sums[r] = __uint_as_float(sum.x);
+            sums[r + 1] = __uint_as_float(sum.y);
+            sums[r + 2] = __uint_as_float(sum.z);
+            sums[r + 3] = __uint_as_float(sum.w);
+        }
+    }
+    __device__ __forceinline__ static void add_kept(float (&sums)[registers], uint32_t kept) {
+#pragma unroll
+        for (int r = 0; r < registers; r += 4, kept += 2048) {
+            const uint4 sum = ptx::load_shared_16(kept);
+            sums[r] += __uint_as_float(sum.x);
+            sums[r + 1] += __uint_as_float(sum.y);
+            sums[r + 2] += __uint_as_float(sum.z);
+            sums[r + 3] += __uint_as_float(sum.w);
+        }
+    }
+    __device__ __forceinline__ static uint4 four_of(const float (&sums)[registers], int r) {
+        return make_uint4(__float_as_uint(sums[r]), __float_as_uint(sums[r + 1]),
+                          __float_as_uint(sums[r + 2]), __float_as_uint(sums[r + 3]));
+    }
+    __device__ __forceinline__ static void keep(const float (&sums)[registers], uint32_t kept) {
+#pragma unroll
+        for (int r = 0; r < registers; r += 4, kept += 2048) ptx::store_shared_16(kept, four_of(sums, r));
+    }
+
+    // Of a split tile. Any CTA but the first sends its chain to the first, when that has taken the one
+    // before.
+    __device__ __forceinline__ static uint32_t first_chain() {
+        return S::split > 1 ? ptx::cluster_rank() : 0;
+    }
+    __device__ __forceinline__ bool send_if_other(const float (&chain)[registers]) {
+        if (S::split == 1 || ptx::cluster_rank() == 0) return false;
+        const uint32_t other = ptx::cluster_rank() - 1;
+        ptx::wait(shared.taken, taken_parity ^ 1);
+        taken_parity ^= 1;
+        uint32_t to = ptx::in_cluster(of_thread(shared.sent + other * S::sum_bytes), 0);
+        const uint32_t arrived = ptx::in_cluster(shared.arrived + 8 * other, 0);
+#pragma unroll
+        for (int r = 0; r < registers; r += 4, to += 2048)
+            ptx::store_in_cluster(to, four_of(chain, r), arrived);
+        return true;
+    }
+    // By the first: the chains of the others that follow this one of its own, in order. It does so when its
+    // next has ended, so that it need not wait for them.
+    __device__ __forceinline__ void add_sent(float (&sums)[registers], uint32_t own) {
+        for (uint32_t other = 0; other + 1 < S::split && own + other + 1 < p.chains(); other++) {
+            const uint32_t arrived = shared.arrived + 8 * other;
+            if (threadIdx.x == 0) ptx::arrive_and_expect(arrived, S::sum_bytes);
+            ptx::wait(arrived, arrived_parity >> other & 1);
+            arrived_parity ^= 1u << other;
+            add_kept(sums, of_thread(shared.sent + other * S::sum_bytes));
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) ptx::arrive_at(shared.taken, other + 1);
         }
     }
 
@@ -467,13 +554,14 @@ struct Multiplier {
     }
 
     __device__ __forceinline__ void run() {
-        for (uint32_t index = blockIdx.x / S::cluster; index < p.row_tiles * p.token_tiles;
-             index += gridDim.x / S::cluster) {
+        for (uint32_t index = blockIdx.x / S::ctas; index < p.row_tiles * p.token_tiles;
+             index += gridDim.x / S::ctas) {
             float sums[registers];
             if (S::weight == PrefillWeight::packed && is_special(first_strip(PrefillTile(p, index))))
                 sum_tile<true>(sums);
             else
                 sum_tile<false>(sums);
+            if (S::split > 1 && ptx::cluster_rank() > 0) continue;
             // Found anew: while a tile is summed there is no register for what it was before.
             ptx::keep_register(index);
             const PrefillTile tile(p, index);
@@ -483,9 +571,6 @@ struct Multiplier {
         }
     }
 
-    __device__ __forceinline__ uint32_t total_of_thread() const {
-        return shared.totals + (threadIdx.x / 128 * (registers / 4 * 128) + threadIdx.x % 128) * 16;
-    }
     // The contract's is what the warp's threads have of total_of_thread() for the first four registers.
     __device__ __forceinline__ uint32_t transpose_of_warp() const {
         return S::contract ? total_of_thread() - threadIdx.x % 32 * 16
@@ -504,7 +589,7 @@ struct Multiplier {
 };
 
 template <typename T, typename S>
-__global__ void __launch_bounds__(S::threads, 1)
+__global__ void __launch_bounds__(S::threads, S::resident)
     prefill_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
                    const PrefillProblem p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -515,9 +600,11 @@ __global__ void __launch_bounds__(S::threads, 1)
             ptx::init_barrier(shared.full + 8 * i, 1);
             ptx::init_barrier(shared.empty + 8 * i, S::cluster * S::warpgroups * 4);
         }
+        if (S::split > 1) ptx::init_barrier(shared.taken, S::warpgroups * 4);
+        for (int i = 0; i + 1 < S::split; i++) ptx::init_barrier(shared.arrived + 8 * i, 1);
         ptx::publish_barriers();
     }
-    if constexpr (S::cluster > 1)
+    if constexpr (S::ctas > 1)
         ptx::meet_cluster_relaxed();
     else
         __syncthreads();
@@ -530,7 +617,7 @@ __global__ void __launch_bounds__(S::threads, 1)
         Multiplier<T, S>{shared, p}.run();
     }
     // A CTA stays while others of its cluster may still arrive at its barriers.
-    if constexpr (S::cluster > 1) {
+    if constexpr (S::ctas > 1) {
         __syncwarp();
         ptx::meet_cluster_relaxed();
     }
@@ -593,11 +680,11 @@ void launch_prefill(const ConstMatrix& x, PrefillProblem problem, const Launch& 
     const CUtensorMap x_map = map_of_activations(x, S::tile_tokens / S::cluster),
                       w_map = map_of_weight(problem, S::strips);
 
-    const int64_t resident = active_clusters(reinterpret_cast<const void*>(kernel), S::cluster, S::threads,
-                                             S::shared_bytes, device);
+    const int64_t resident = active_clusters(reinterpret_cast<const void*>(kernel), S::ctas, S::resident,
+                                             S::threads, S::shared_bytes, device);
     const int64_t tiles = int64_t(problem.row_tiles) * problem.token_tiles;
-    launch_clusters(kernel, S::cluster, unsigned(std::min(resident, tiles)), S::threads, S::shared_bytes,
-                    launch, x_map, w_map, problem);
+    launch_clusters(kernel, S::ctas, unsigned(std::min(resident, tiles)), S::threads, S::shared_bytes, launch,
+                    x_map, w_map, problem);
 }
 
 }  // namespace halfbyte::cuda

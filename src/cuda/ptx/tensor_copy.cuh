@@ -28,6 +28,22 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
         : "memory");
 }
 
+// The address in the shared memory of another CTA of the cluster. PTX ISA: mapa.
+__device__ __forceinline__ uint32_t in_cluster(uint32_t address, uint32_t rank) {
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+// 16 bytes to there; they count at the barrier, which lies in the same CTA (both by in_cluster). PTX ISA:
+// st.async.
+__device__ __forceinline__ void store_in_cluster(uint32_t address, uint4 value, uint32_t barrier) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+            address),
+        "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
+        : "memory");
+}
+
 // The box of the map at (column, row); what lies outside of the matrix arrives as zeros and counts too.
 __device__ __forceinline__ void copy_box(uint32_t shared, const CUtensorMap& map, uint32_t column,
                                          uint32_t row, uint32_t barrier) {
