@@ -33,7 +33,9 @@ struct Launch {
     int64_t workspace_bytes = 0;  // at least workspace_bytes_of(args)
     // For products: device memory aligned to 16, whatever is in it. It serves one stream at a time too.
     void* scratch = nullptr;
-    int64_t scratch_bytes = 0;  // at least scratch_bytes_of(args); cuBLASLt's hold FP32 [M, N] and the weight
+    // At least scratch_bytes_of(args). Of more than 1,024 rows W4A4 holds the weight in BF16 there,
+    // cuBLASLt's products FP32 [M, N] and the weight.
+    int64_t scratch_bytes = 0;
     // For products: the packed weight was complete before anything began that is ahead in the stream and may
     // still run, as it is in a model that is loaded. A product of few rows then reads it meanwhile.
     bool weight_is_settled = false;

@@ -74,10 +74,13 @@ inline void allow_shared_memory(const void* kernel, const DeviceInfo& device) {
     static std::set<std::pair<const void*, int>> allowed;
     const std::lock_guard lock(mutex);
     if (allowed.contains({kernel, device.ordinal})) return;
+    int most = 0;  // not the DeviceInfo's, which may describe a smaller device
+    check_cuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.ordinal),
+               "shared memory");
     cudaFuncAttributes attributes;
     check_cuda(cudaFuncGetAttributes(&attributes, kernel), "shared memory");
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    int(device.shared_memory_per_block) - int(attributes.sharedSizeBytes)),
+                                    most - int(attributes.sharedSizeBytes)),
                "shared memory");
     allowed.insert({kernel, device.ordinal});
 }

@@ -31,7 +31,7 @@ inline constexpr MatmulTuning tuned_w4a4[] = {
     {32, 4096 * 4096, {"decode", "prefill"}},
     {32, 8192 * 8192, {"prefill", "decode"}},
     {32, INT64_MAX, {"decode", "prefill"}},
-    {1024, INT64_MAX, {"prefill", "prefill_expanded", "decode"}},
+    {1024, INT64_MAX, {"prefill", "decode"}},
     {INT64_MAX, INT64_MAX, {"prefill_expanded", "prefill", "decode"}},
 };
 inline constexpr MatmulTuning tuned_w4a16[] = {

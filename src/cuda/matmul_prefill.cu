@@ -1,5 +1,5 @@
-// W4A4 and W4A16 products of many tokens on Hopper: device/prefill_kernel.cuh, in the tile that suits the
-// size.
+// W4A4 and W4A16 products of some to many tokens on Hopper: device/prefill_kernel.cuh, in the tile that suits
+// the size.
 #include "cuda/device/prefill_activations.cuh"
 #include "cuda/device/prefill_expand.cuh"
 #include "cuda/device/prefill_kernel.cuh"
@@ -9,12 +9,12 @@
 namespace halfbyte::cuda {
 namespace {
 
-// A tile and the microseconds that it takes at K = 8192 on an H200, with as many CTAs on a multiprocessor as
-// it holds, by which tiles are compared. (Of 176 tokens: from those of 160 and 192.)
+// A tile and the microseconds that it takes at K = 8192 on an H200 with BF16 activations, with as many CTAs
+// on a multiprocessor as it holds, by which tiles are compared.
 struct Candidate {
     int64_t rows, tokens;
-    int ctas, resident;  // that run together; that a multiprocessor holds
-    int groups;          // K is rounded up to so many
+    int cluster, split, resident;  // CTAs that share x; that share a tile; that a multiprocessor holds
+    int groups;                    // K is rounded up to so many
     double time;
     void (*launch)(const ConstMatrix&, PrefillProblem, const Launch&, const DeviceInfo&);
 };
@@ -22,7 +22,8 @@ template <typename T, typename S>
 constexpr Candidate candidate(double time) {
     return {S::cluster * S::row_warpgroups * 64,
             S::tile_tokens,
-            S::ctas,
+            S::cluster,
+            S::split,
             S::resident,
             S::stages_a_step,
             time,
@@ -53,19 +54,21 @@ constexpr Candidate of_expanded_blocks[] = {
     candidate<__nv_bfloat16, PrefillShape<true, expanded, 2, 1, 128, 2, 1, 4>>(74),
 };
 
-void launch_best(std::span<const Candidate> candidates, const ConstMatrix& x, const PrefillProblem& problem,
-                 const Launch& launch, const DeviceInfo& device) {
+const Candidate& best_of(std::span<const Candidate> candidates, const PrefillProblem& problem,
+                         const DeviceInfo& device) {
+    const auto times = [](int64_t all, int64_t at_once) { return (all + at_once - 1) / at_once; };
+    const int64_t chains = times(problem.groups, chain_groups);
     const auto time_of = [&](const Candidate& c) {
-        const int64_t rows = (problem.output.columns + c.rows - 1) / c.rows,
-                      tokens = (problem.output.rows + c.tokens - 1) / c.tokens, tiles = rows * tokens,
-                      at_once = std::max(device.multiprocessors * c.resident / c.ctas, 1);
-        const double share = c.resident * tiles <= at_once ? 0.8 : 1;  // where one has a multiprocessor alone
-        return double((tiles + at_once - 1) / at_once) * c.time * (c.resident > 1 ? share : 1) *
-               double(round_up(problem.groups, c.groups));
+        const int64_t tiles = times(problem.output.columns, c.rows) * times(problem.output.rows, c.tokens);
+        const int64_t at_once = std::max(device.multiprocessors * c.resident / (c.cluster * c.split), 1);
+        // A CTA that has the multiprocessor of two for itself: 12.7 us for 15.7 (16 tokens), 14 for 17.7
+        // (32).
+        const double share = c.resident > 1 && c.resident * tiles <= at_once ? 0.8 : 1;
+        return double(times(tiles, at_once)) * c.time * share * double(round_up(problem.groups, c.groups)) *
+               double(times(chains, c.split) * c.split) / double(chains);
     };
-    std::min_element(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
-        return time_of(a) < time_of(b);
-    })->launch(x, problem, launch, device);
+    return *std::min_element(candidates.begin(), candidates.end(),
+                             [&](const Candidate& a, const Candidate& b) { return time_of(a) < time_of(b); });
 }
 
 template <typename Args>
@@ -100,8 +103,9 @@ template <bool contract>
 void launch_w4a4(const MatmulW4A4Args& args, const Launch& launch, const DeviceInfo& device) {
     if (args.d.rows == 0 || args.w.n == 0) return;
     const ConstMatrix x = prepare_activations(args, launch);
-    launch_best(contract ? std::span<const Candidate>(of_blocks) : of_chains<__nv_bfloat16>, x,
-                problem_of(args, x.type), launch, device);
+    const PrefillProblem problem = problem_of(args, x.type);
+    best_of(contract ? std::span<const Candidate>(of_blocks) : of_chains<__nv_bfloat16>, problem, device)
+        .launch(x, problem, launch, device);
 }
 
 // The weight is expanded in the scratch, behind it lie the activations.
@@ -114,15 +118,16 @@ void launch_expanded(const MatmulW4A4Args& args, const Launch& launch, const Dev
     launch_expand_weight(args.w, weight, launch);
     PrefillProblem problem = problem_of(args, x.type);
     problem.weight = weight;
-    launch_best(of_expanded_blocks, x, problem, launch, device);
+    best_of(of_expanded_blocks, problem, device).launch(x, problem, launch, device);
 }
 
 void launch_w4a16(const MatmulW4A16Args& args, const Launch& launch, const DeviceInfo& device) {
     if (args.d.rows == 0 || args.w.n == 0) return;
     const ConstMatrix x = prepare_activations(args, launch);
-    launch_best(
-        x.type == DType::f16 ? std::span<const Candidate>(of_chains<__half>) : of_chains<__nv_bfloat16>, x,
-        problem_of(args, x.type), launch, device);
+    const PrefillProblem problem = problem_of(args, x.type);
+    best_of(x.type == DType::f16 ? std::span<const Candidate>(of_chains<__half>) : of_chains<__nv_bfloat16>,
+            problem, device)
+        .launch(x, problem, launch, device);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ constexpr int64_t matmul_scratch_bytes(const MatmulSize& size) {
 
 // Of the kernel that expands the weight (device/prefill_expand.cuh), which it does from so many rows on: the
 // expanded weight, then the activations.
-inline constexpr int64_t least_expanded_rows = 512;
+inline constexpr int64_t least_expanded_rows = 1025;
 inline constexpr int64_t expanded_group_bytes = gpu_strip_rows * gpu_group_k * 2, expanded_tile_strips = 8,
                          expanded_whole_groups = 4;
 constexpr int64_t expanded_weight_bytes(const MatmulSize& size) {

@@ -1,7 +1,6 @@
 // What the kernels of products share on the host.
 #pragma once
 
-#include <climits>
 #include <map>
 #include <mutex>
 #include <string>
@@ -71,8 +70,9 @@ inline int64_t active_clusters(const void* kernel, int64_t cluster, int resident
     static std::mutex mutex;
     static std::map<std::tuple<const void*, int64_t, int64_t, int>, int> known;
     const std::lock_guard lock(mutex);
-    const auto [place, added] = known.try_emplace({kernel, cluster, shared_bytes, device.ordinal}, INT_MAX);
-    if (added) {
+    const auto key = std::make_tuple(kernel, cluster, shared_bytes, device.ordinal);
+    auto place = known.find(key);
+    if (place == known.end()) {
         cudaLaunchAttribute attribute = {};
         attribute.id = cudaLaunchAttributeClusterDimension;
         attribute.val.clusterDim = {unsigned(cluster), 1, 1};
@@ -82,7 +82,9 @@ inline int64_t active_clusters(const void* kernel, int64_t cluster, int resident
         config.dynamicSmemBytes = size_t(shared_bytes);
         config.attrs = &attribute;
         config.numAttrs = 1;
-        check_cuda(cudaOccupancyMaxActiveClusters(&place->second, kernel, &config), "clusters");
+        int clusters = 0;
+        check_cuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "clusters");
+        place = known.emplace(key, clusters).first;
     }
     return std::clamp<int64_t>(place->second, 1, most);
 }

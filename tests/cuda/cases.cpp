@@ -225,8 +225,8 @@ std::vector<Case> make_rms_norm_cases(bool quick, uint64_t seed) {
 
 // Every M and K with some N, as long as the reference takes no longer than for `most` multiplications.
 std::vector<Case> make_product_cases(bool quick, uint64_t seed) {
-    constexpr int64_t rows[] = {0, 1, 2, 3, 5, 8, 15, 16, 17, 33, 64, 65, 100, 128, 129, 257, 1000};
-    constexpr int64_t ks[] = {0, 1, 15, 16, 17, 80, 1008, 1024, 1040, 2048, 4096, 28672};
+    constexpr int64_t rows[] = {0, 1, 2, 3, 5, 8, 15, 16, 17, 33, 64, 65, 100, 128, 129, 257, 1000, 1030};
+    constexpr int64_t ks[] = {0, 1, 15, 16, 17, 80, 1008, 1024, 1040, 2048, 3072, 4096, 5120, 28672};
     constexpr int64_t columns[] = {0, 1, 7, 16, 17, 31, 100, 128, 129, 256, 1000};
     constexpr Values values[] = {Values::normal, Values::normal, Values::mixed, Values::rare,
                                  Values::special};
@@ -269,19 +269,19 @@ std::vector<Case> make_product_cases(bool quick, uint64_t seed) {
                     }
     for (const DType type : types)
         for (const DType other_type : types)
-            for (const int64_t m : {1, 4, 48, 200, 600})
+            for (const int64_t m : {1, 4, 48, 200, 1030})
                 for (const bool on_the_way : {false, true})
                     for (const bool special : {false, true})
-                        add("types", m, 72, quick || m == 600 ? 128 : 1104, [&](Case& c) {
+                        add("types", m, 72, quick || m == 1030 ? 128 : 1104, [&](Case& c) {
                             c.type = type, c.other_type = other_type;
                             c.on_the_way = on_the_way, c.special_weight = special;
                             if (special) return;  // as fast paths want it
                             c.extra_k = c.extra_rows = c.extra_stride = c.misaligned_input =
                                 c.misaligned_output = 0;
                         });
-    for (const int64_t m : {1, 16, 33, 100, 300, 700})
+    for (const int64_t m : {1, 16, 33, 100, 300, 1100})
         for (const int64_t k : {64, 1000, 4096})
-            add("exact sums", m, quick ? 40 : 136, k, [&](Case& c) {
+            add("exact sums", m, quick || m == 1100 ? 40 : 136, k, [&](Case& c) {
                 c.values = Values::integers, c.special_weight = c.on_the_way = false;
                 c.extra_stride = c.misaligned_input = 0;
             });

@@ -133,10 +133,10 @@ TEST(Products, ScratchHoldsTheExpandedWeightFromTheRowsOnThatNeedIt) {
     };
     const int64_t weight =
         24 * 64 * 16 * 64 * 2;  // 19 strips are 3 tiles of 8, 64 groups, 16 rows of 64 BF16
-    EXPECT_EQ(bytes(512), weight + 512 * 4096 * 2);
-    EXPECT_EQ(bytes(511), 511 * 4096 * 2);
+    EXPECT_EQ(bytes(1025), weight + 1025 * 4096 * 2);
+    EXPECT_EQ(bytes(1024), 1024 * 4096 * 2);
     args.w.k = 4160;  // 65 groups are 17 times 4
-    EXPECT_EQ(bytes(512), 24 * 68 * 16 * 64 * 2 + 512 * 4160 * 2);
+    EXPECT_EQ(bytes(1025), 24 * 68 * 16 * 64 * 2 + 1025 * 4160 * 2);
 }
 
 TEST(Products, FewRowsDoNotExpandTheWeight) {
@@ -144,7 +144,7 @@ TEST(Products, FewRowsDoNotExpandTheWeight) {
     args.accumulation = Accumulation::contract;
     EXPECT_NE(reason_of(halfbyte_cuda_kernels()->matmul_w4a4, "prefill_expanded", args, 9).find("M = 100"),
               std::string::npos);
-    args.d.rows = args.a.shape.rows = 512;
+    args.d.rows = args.a.shape.rows = 1025;
     EXPECT_EQ(reason_of(halfbyte_cuda_kernels()->matmul_w4a4, "prefill_expanded", args, 9), "");
     EXPECT_NE(reason_of(halfbyte_cuda_kernels()->matmul_w4a4, "prefill_expanded", args, 10), "");
 }

@@ -158,6 +158,7 @@ void run(const Operations& operations, const Options& options, unsigned threads,
     check_product_graph(operations.matmul_w4a16, *device, report, options.seed, options.quick);
     check_repeats(operations.matmul_w4a4, *device, report, options.seed, options.quick);
     check_repeats(operations.matmul_w4a16, *device, report, options.seed, options.quick);
+    check_chain(operations.pack_weight, operations.matmul_w4a4, *device, report, options.seed, options.quick);
     check_chain(operations.pack_weight, operations.matmul_w4a16, *device, report, options.seed,
                 options.quick);
     check_range(operations.matmul_w4a16, *device, report);
@@ -190,6 +191,8 @@ int self_test(const Options& options, unsigned threads) {
     check_repeats(operations.matmul_w4a16, *spoiling, wrong, options.seed, options.quick);
     check_product_graph(operations.matmul_w4a4, *spoiling, wrong, options.seed, options.quick);
     check_product_graph(operations.matmul_w4a16, *spoiling, wrong, options.seed, options.quick);
+    check_chain(operations.pack_weight, operations.matmul_w4a4, *spoiling, wrong, options.seed,
+                options.quick);
     check_chain(operations.pack_weight, operations.matmul_w4a16, *spoiling, wrong, options.seed,
                 options.quick);
     check_range(operations.matmul_w4a16, *spoiling, wrong);

@@ -262,7 +262,7 @@ void check_batches(const Operation<Args>& operation, Device& device, Report& rep
                              {257, 33, 17},
                              {257, 16, 8192},
                              {300, 528, 1024},
-                             {600, 129, 1040}}) {
+                             {1030, 129, 1040}}) {
         if (quick && size.n * size.k > 200000) continue;
         const Case c = product_case<Args>("batches", size, ++seed);
         const Problem<Args> problem = operation.make(c);
@@ -308,7 +308,7 @@ template <typename Args>
 void check_product_graph(const Operation<Args>& operation, Device& device, Report& report, uint64_t seed,
                          bool quick) {
     const FloatEnvironment environment;
-    for (const auto& [rows, live] : {std::pair<int64_t, int64_t>(64, 5), {8, 1}, {300, 130}})
+    for (const auto& [rows, live] : {std::pair<int64_t, int64_t>(64, 5), {8, 1}, {300, 130}, {1100, 130}})
         for (const ScaleLayout layout :
              {ScaleLayout::linear, ScaleLayout::tiled_128x4, ScaleLayout::tiled_8x4}) {
             const int64_t k = quick ? 1040 : 4096;
@@ -350,7 +350,8 @@ void check_product_graph(const Operation<Args>& operation, Device& device, Repor
 template <typename Args>
 void check_repeats(const Operation<Args>& operation, Device& device, Report& report, uint64_t seed,
                    bool quick) {
-    for (const Size& size : {Size{1, 256, 4096}, {8, 512, 2048}, {40, 256, 2064}, {130, 384, 1040}}) {
+    for (const Size& size :
+         {Size{1, 256, 4096}, {8, 512, 2048}, {40, 256, 2064}, {130, 384, 1040}, {1030, 128, 1040}}) {
         const Case c = product_case<Args>("repeats", size, ++seed);
         const Problem<Args> problem = operation.make(c);
         for_each_kernel(operation, problem, c, device, report, [&](const auto& kernel, const Args& args) {
@@ -377,13 +378,16 @@ template void check_repeats(const Operation<cuda::MatmulW4A16Args>&, Device&, Re
 
 // d is the next x. With the weight unsettled one of two is packed to the same place before every second
 // product.
-void check_chain(const Operation<cuda::PackWeightArgs>& pack, const Operation<cuda::MatmulW4A16Args>& product,
-                 Device& device, Report& report, uint64_t seed, bool quick) {
+template <typename Args>
+void check_chain(const Operation<cuda::PackWeightArgs>& pack, const Operation<Args>& product, Device& device,
+                 Report& report, uint64_t seed, bool quick) {
+    constexpr bool quantised = std::is_same_v<Args, cuda::MatmulW4A4Args>;
     const int64_t n = quick ? 128 : 1072;
-    for (const int64_t m : {1, 4, 8, 16, 33, 64, 100}) {
+    for (const int64_t m : {1, 4, 8, 16, 33, 64, 100, 1030}) {
+        if (quick && m > 100) continue;
         const Case c{.group = "chain", .seed = ++seed, .rows = m, .k = n};
         test::Random random(c.seed);
-        Problem<cuda::MatmulW4A16Args> problem;
+        Problem<Args> problem;
         Image& image = problem.image;
         const NvFp4Shape shape = NvFp4Shape::of(n, n);
         const auto bytes_of = [&](const char* name, Role role, int64_t bytes) {
@@ -395,6 +399,7 @@ void check_chain(const Operation<cuda::PackWeightArgs>& pack, const Operation<cu
             scales[i] = bytes_of(i == 0 ? "scales" : "other scales", Role::input, shape.scale_bytes());
         }
         const Region alpha = image.floats("column_decode", Role::input, n, 0);
+        const Region encode = image.floats("encode_scale", Role::input, 1, 0);
         const Region x = image.matrix("x", Role::input, DType::bf16, m, n, n);
         const Region w = bytes_of("w", Role::output, gpu_weight_bytes(n, n));
         for (Region& one : d) one = image.matrix("d", Role::output, DType::bf16, m, n, n);
@@ -406,14 +411,19 @@ void check_chain(const Operation<cuda::PackWeightArgs>& pack, const Operation<cu
                 scales[i].at<uint8_t>(host)[j] = uint8_t(56 + random.below(8));  // 1 to 1.875
         }
         // d is about as large as x: a row has n products of some 4 each.
-        std::fill_n(alpha.at<float>(host), n, float(0.25 / std::sqrt(double(n))));
+        std::fill_n(alpha.at<float>(host), n, float((quantised ? 0.25 / 64 : 0.25) / std::sqrt(double(n))));
         for (int64_t i = 0; i < m * n; i++)
             store_element(x.at<void>(host), DType::bf16, i, float(random.below(257) - 128) / 64);
+        *encode.at<float>(host) =
+            64;  // so that the block scales are normal numbers; alpha takes it out again
         problem.args = [=](uint8_t* base) {
-            return cuda::MatmulW4A16Args{.x = x.input(base),
-                                         .w = {w.at<uint8_t>(base), n, n},
-                                         .column_decode = alpha.at<float>(base),
-                                         .d = d[0].matrix(base)};
+            Args args;
+            args.x = x.input(base);
+            args.w = {w.at<uint8_t>(base), n, n};
+            args.column_decode = alpha.at<float>(base);
+            args.d = d[0].matrix(base);
+            if constexpr (quantised) args.encode_scale = encode.at<float>(base);
+            return args;
         };
         problem.scratch_bytes = cuda::matmul_scratch_bytes(problem.args(host));
         const auto run = [&](const auto& kernel, bool settled) -> std::string {
@@ -427,7 +437,7 @@ void check_chain(const Operation<cuda::PackWeightArgs>& pack, const Operation<cu
             };
             const auto step = [&](int i, cuda::Launch launch) {
                 if (!settled && i % 2 == 0) pack_one(i / 2 % 2, launch);
-                cuda::MatmulW4A16Args args = problem.args(base);
+                Args args = problem.args(base);
                 if (i > 0) args.x = d[i - 1].input(base);
                 args.d = d[i].matrix(base);
                 launch.weight_is_settled = settled;
@@ -466,6 +476,11 @@ void check_chain(const Operation<cuda::PackWeightArgs>& pack, const Operation<cu
         });
     }
 }
+
+template void check_chain(const Operation<cuda::PackWeightArgs>&, const Operation<cuda::MatmulW4A4Args>&,
+                          Device&, Report&, uint64_t, bool);
+template void check_chain(const Operation<cuda::PackWeightArgs>&, const Operation<cuda::MatmulW4A16Args>&,
+                          Device&, Report&, uint64_t, bool);
 
 void check_range(const Operation<cuda::MatmulW4A16Args>& operation, Device& device, Report& report) {
     for (const int64_t m : {1, 8, 64, 65, 200})

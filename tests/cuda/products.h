@@ -29,9 +29,10 @@ void check_repeats(const Operation<Args>& operation, Device& device, Report& rep
                    bool quick);
 
 // A chain of launches that may begin before the one ahead has ended, each of which needs what that one
-// writes: the packed weight, x, or the scratch that it has left.
-void check_chain(const Operation<cuda::PackWeightArgs>& pack, const Operation<cuda::MatmulW4A16Args>& product,
-                 Device& device, Report& report, uint64_t seed, bool quick);
+// writes: the packed weight, x (quantised on the way for W4A4), or the scratch that it has left.
+template <typename Args>
+void check_chain(const Operation<cuda::PackWeightArgs>& pack, const Operation<Args>& product, Device& device,
+                 Report& report, uint64_t seed, bool quick);
 
 // A sum of 86016 that is beyond FP16, times 2^-8: 336 in every type.
 void check_range(const Operation<cuda::MatmulW4A16Args>& operation, Device& device, Report& report);

@@ -23,22 +23,25 @@ LaunchFunction launch_of(const cuda::Kernel<Args>& kernel, const Args& args, con
     };
 }
 
-// The same device with one multiprocessor, which the host code of a kernel takes at its word: two tiles are
-// then a large problem, with four rows a thread, and CTAs that stay go round their loops many times.
-inline cuda::DeviceInfo one_multiprocessor(cuda::DeviceInfo info) {
-    info.multiprocessors = 1;
+// The same device with so many multiprocessors, which the host code of a kernel takes at its word: with one
+// two tiles are a large problem, with four rows a thread, and CTAs that stay go round their loops many times.
+inline cuda::DeviceInfo with_multiprocessors(cuda::DeviceInfo info, int count) {
+    info.multiprocessors = count;
     return info;
 }
 
-// The devices that a kernel is launched for: this one; with one multiprocessor; and, for products, with the
-// shared memory and without the clusters of a smaller one, 8.9.
+// The devices that a kernel is launched for: this one; with one multiprocessor; and, for products, with two
+// and three, where other tiles are the best, and with the shared memory and without the clusters of a smaller
+// one, 8.9.
 template <typename Args>
 std::vector<std::pair<cuda::DeviceInfo, const char*>> variants_of(const cuda::Kernel<Args>& kernel,
                                                                   const Args& args,
                                                                   const cuda::DeviceInfo& info) {
     std::vector<std::pair<cuda::DeviceInfo, const char*>> variants = {
-        {info, ""}, {one_multiprocessor(info), "; with the grid of one multiprocessor"}};
+        {info, ""}, {with_multiprocessors(info, 1), "; with the grid of one multiprocessor"}};
     if constexpr (requires { args.column_decode; }) {
+        variants.push_back({with_multiprocessors(info, 2), "; with the grid of two multiprocessors"});
+        variants.push_back({with_multiprocessors(info, 3), "; with the grid of three multiprocessors"});
         cuda::DeviceInfo small = info;
         small.major = 8, small.minor = 9, small.shared_memory_per_block = 101376;
         if (kernel.unsupported_reason(args, small).empty())

@@ -60,7 +60,7 @@ void check_graph(const Operation<Args>& operation, Device& device, Report& repor
                 for_each_kernel(
                     operation, captured, c, device, report, [&](const auto& kernel, const Args& args) {
                         const cuda::DeviceInfo info =
-                            c.seed % 2 == 0 ? one_multiprocessor(device.info()) : device.info();
+                            c.seed % 2 == 0 ? with_multiprocessors(device.info(), 1) : device.info();
                         const auto replay =
                             device.capture(captured.workspace_bytes, launch_of(kernel, args, info));
                         replay();
@@ -335,7 +335,7 @@ void check_tensor_core_of(const Operation<Args>& operation, Device& device, Repo
                         store_element(wrong.bytes.data() + x.offset, x.type, bad_row * x.stride + bad_k,
                                       c.seed % 3 == 0 ? INFINITY : NAN);
                     const cuda::DeviceInfo info =
-                        c.seed % 3 == 1 ? one_multiprocessor(device.info()) : device.info();
+                        c.seed % 3 == 1 ? with_multiprocessors(device.info(), 1) : device.info();
                     for_each_kernel(
                         operation, problem, c, device, report, [&](const auto& kernel, const Args& args) {
                             const LaunchFunction launch = launch_of(kernel, args, info);

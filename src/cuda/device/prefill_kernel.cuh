@@ -56,9 +56,9 @@ struct PrefillShape {
     static constexpr int warpgroups = row_warpgroups * token_warpgroups;
     static constexpr int threads = warpgroups * 128 + 128;
     static constexpr int resident = warpgroups == 1 && tokens <= 32 ? 2 : 1;  // CTAs of a multiprocessor
-    // A thread's registers: as launched (65536 over all threads, in steps of 8), then of the filling and
-    // of the multiplying warpgroups; together no more than launched, or the multiplying ones wait for
-    // ever.
+    // Of two and more multiplying warpgroups a thread's registers: as launched (65536 over all threads, in
+    // steps of 8), then of the filling and of the multiplying ones; together no more than launched, or the
+    // multiplying ones wait for ever. 24 are few for filling, but the contract's 128 tokens need the rest.
     static constexpr int launched = 65536 / threads / 8 * 8, filling = contract && tokens > 64 ? 24 : 40,
                          registers = ((warpgroups + 1) * launched - filling) / warpgroups / 8 * 8;
     static constexpr int strips = row_warpgroups * 4;
@@ -70,10 +70,12 @@ struct PrefillShape {
     // The contract's registers hold no sums of chains beside the chain and the products.
     static constexpr int total_bytes = contract ? sum_bytes : 0;
     // Of a warp, for the output; the contract's lie among its totals.
-    static constexpr int transpose_bytes = 512;
-    static constexpr int shared_bytes = 1024 + stages * (x_bytes + w_bytes + 16) +
-                                        (contract ? total_bytes : warpgroups * 4 * transpose_bytes) +
-                                        (split - 1) * sum_bytes + 8 * split;
+    static constexpr int transpose_bytes = 512,
+                         output_bytes = contract ? total_bytes : warpgroups * 4 * transpose_bytes;
+    static constexpr int shared_bytes =
+        1024 + stages * (x_bytes + w_bytes + 16) + output_bytes + (split - 1) * sum_bytes + 8 * split;
+    static_assert(shared_bytes * resident <= 227 << 10);
+    static_assert(x_bytes % 1024 == 0 && (weight == PrefillWeight::packed || w_bytes % 1024 == 0));
 };
 
 struct PrefillProblem {
@@ -114,7 +116,7 @@ struct PrefillShared {
         x = __shfl_sync(~0u, (ptx::shared_address(memory) + 1023) / 1024 * 1024, 0);
         w = x + S::stages * S::x_bytes;
         totals = w + S::stages * S::w_bytes;
-        sent = totals + (S::contract ? S::total_bytes : S::warpgroups * 4 * S::transpose_bytes);
+        sent = totals + S::output_bytes;
         full = sent + (S::split - 1) * S::sum_bytes;
         empty = full + 8 * S::stages;
         taken = empty + 8 * S::stages;
@@ -678,7 +680,8 @@ void launch_prefill(const ConstMatrix& x, PrefillProblem problem, const Launch& 
     problem.row_tiles = uint32_t((problem.output.columns + tile_rows - 1) / tile_rows);
     problem.token_tiles = uint32_t((problem.output.rows + S::tile_tokens - 1) / S::tile_tokens);
     const CUtensorMap x_map = map_of_activations(x, S::tile_tokens / S::cluster),
-                      w_map = map_of_weight(problem, S::strips);
+                      w_map = S::weight == PrefillWeight::packed ? map_of_weight(problem, S::strips)
+                                                                 : CUtensorMap();
 
     const int64_t resident = active_clusters(reinterpret_cast<const void*>(kernel), S::ctas, S::resident,
                                              S::threads, S::shared_bytes, device);
