@@ -292,8 +292,7 @@ class Planner {
             type = "random-matrix";
             plan_.file = options_.file;
             plan_.file_magnitude = magnitude_of(M);
-            const Rotation rotation = from_matrix(options_.file, std::move(M));
-            make = [rotation](int64_t) { return rotation; };
+            make = [rotation = from_matrix(options_.file, std::move(M))](int64_t) { return rotation; };
         } else {
             check_blocks(widths, block);
             std::set<int64_t> sizes;
