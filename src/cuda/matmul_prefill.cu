@@ -94,8 +94,8 @@ std::string reason(const Args& args, const DeviceInfo& device) {
 
 std::string expanded_reason(const MatmulW4A4Args& args, const DeviceInfo& device) {
     if (args.d.rows > 0 && args.d.rows < least_expanded_rows)
-        return "M = " + std::to_string(args.d.rows) + ": to expand the weight first takes too long below " +
-               std::to_string(least_expanded_rows);
+        return "M = " + std::to_string(args.d.rows) + ": it expands the whole weight first, from " +
+               std::to_string(least_expanded_rows) + " rows on";
     return reason<Accumulation::contract>(args, device);
 }
 
