@@ -57,7 +57,7 @@ constexpr Candidate of_expanded_blocks[] = {
 const Candidate& best_of(std::span<const Candidate> candidates, const PrefillProblem& problem,
                          const DeviceInfo& device) {
     const auto times = [](int64_t all, int64_t at_once) { return (all + at_once - 1) / at_once; };
-    const int64_t chains = times(problem.groups, chain_groups);
+    const int64_t chains = problem.chains();
     const auto time_of = [&](const Candidate& c) {
         const int64_t tiles = times(problem.output.columns, c.rows) * times(problem.output.rows, c.tokens);
         const int64_t at_once = std::max(device.multiprocessors * c.resident / (c.cluster * c.split), 1);

@@ -87,7 +87,7 @@ struct PrefillProblem {
     float unscale = 1;            // takes the operands' powers of two out of a sum
     uint32_t scale_exponent = 0;  // scales_of
 
-    __device__ __forceinline__ uint32_t chains() const { return (groups + chain_groups - 1) / chain_groups; }
+    constexpr uint32_t chains() const { return (groups + chain_groups - 1) / chain_groups; }
     __device__ __forceinline__ uint32_t groups_of_chain(uint32_t chain) const {
         return min(chain_groups, groups - chain * chain_groups);
     }
@@ -137,6 +137,12 @@ struct RingPlace {
     }
 };
 
+// Of the chains of a tile this CTA has this one and every split-th after it.
+template <typename S>
+__device__ __forceinline__ uint32_t first_chain() {
+    return S::split > 1 ? ptx::cluster_rank() : 0;
+}
+
 // By one thread.
 template <typename S>
 __device__ __forceinline__ void fill_stages(const PrefillShared<S>& shared, const CUtensorMap& x_map,
@@ -149,7 +155,7 @@ __device__ __forceinline__ void fill_stages(const PrefillShared<S>& shared, cons
         const PrefillTile tile(p, index);
         const uint32_t strip = (tile.row * S::cluster + rank) * S::strips,
                        token = tile.token * S::tile_tokens + rank * part;
-        for (uint32_t chain = S::split > 1 ? ptx::cluster_rank() : 0; chain < p.chains(); chain += S::split) {
+        for (uint32_t chain = first_chain<S>(); chain < p.chains(); chain += S::split) {
             // So that a loop has whole steps, some groups of zeros may follow.
             const uint32_t first = chain * chain_groups,
                            end = first + round_up(p.groups_of_chain(chain), S::stages_a_step);
@@ -367,10 +373,10 @@ struct Multiplier {
         float chain[registers];
 #pragma unroll
         for (int i = 0; i < registers; i++) sums[i] = 0.0f;
-        if (first_chain() >= p.chains()) return;
+        if (first_chain<S>() >= p.chains()) return;
         StripGroup group = wait_for_group(0);
         group.operand<T, special>(0, exponent, a[0]);
-        uint32_t index = first_chain(), i = 0;  // of the chain, of its first group in the ring
+        uint32_t index = first_chain<S>(), i = 0;  // of the chain, of its first group in the ring
         while (true) {
             const bool ends = i + S::stages >= p.groups_of_chain(index),
                        last = ends && index + S::split >= p.chains();
@@ -422,9 +428,9 @@ struct Multiplier {
                 group.operand<T, special>(0, exponent, a[0]);
             }
         };
-        if (first_chain() >= p.chains()) return;
+        if (first_chain<S>() >= p.chains()) return;
         next_group(0);
-        for (uint32_t index = first_chain(); index < p.chains(); index += S::split) {
+        for (uint32_t index = first_chain<S>(); index < p.chains(); index += S::split) {
             const uint32_t groups = p.groups_of_chain(index);
             const bool last_chain = index + S::split >= p.chains();
 #pragma unroll
@@ -468,7 +474,7 @@ struct Multiplier {
             if (index > 0) {
                 // The total before, in the place of a product.
                 float(&total)[registers] = product[0];
-                load_kept(total, total_of_thread());
+                for_each_kept(total_of_thread(), [&](int r, float sum) { total[r] = sum; });
                 add_sent(total, index - S::split);
 #pragma unroll
                 for (int r = 0; r < registers; r++) chain[r] = total[r] + chain[r];
@@ -485,24 +491,15 @@ struct Multiplier {
         return sums + (threadIdx.x / 128 * (registers / 4 * 128) + threadIdx.x % 128) * 16;
     }
     __device__ __forceinline__ uint32_t total_of_thread() const { return of_thread(shared.totals); }
-    __device__ __forceinline__ static void load_kept(float (&sums)[registers], uint32_t kept) {
+    template <typename F>
+    __device__ __forceinline__ static void for_each_kept(uint32_t kept, F&& f) {
 #pragma unroll
         for (int r = 0; r < registers; r += 4, kept += 2048) {
             const uint4 sum = ptx::load_shared_16(kept);
-            sums[r] = __uint_as_float(sum.x);
-            sums[r + 1] = __uint_as_float(sum.y);
-            sums[r + 2] = __uint_as_float(sum.z);
-            sums[r + 3] = __uint_as_float(sum.w);
-        }
-    }
-    __device__ __forceinline__ static void add_kept(float (&sums)[registers], uint32_t kept) {
-#pragma unroll
-        for (int r = 0; r < registers; r += 4, kept += 2048) {
-            const uint4 sum = ptx::load_shared_16(kept);
-            sums[r] += __uint_as_float(sum.x);
-            sums[r + 1] += __uint_as_float(sum.y);
-            sums[r + 2] += __uint_as_float(sum.z);
-            sums[r + 3] += __uint_as_float(sum.w);
+            f(r, __uint_as_float(sum.x));
+            f(r + 1, __uint_as_float(sum.y));
+            f(r + 2, __uint_as_float(sum.z));
+            f(r + 3, __uint_as_float(sum.w));
         }
     }
     __device__ __forceinline__ static uint4 four_of(const float (&sums)[registers], int r) {
@@ -516,9 +513,6 @@ struct Multiplier {
 
     // Of a split tile. Any CTA but the first sends its chain to the first, when that has taken the one
     // before.
-    __device__ __forceinline__ static uint32_t first_chain() {
-        return S::split > 1 ? ptx::cluster_rank() : 0;
-    }
     __device__ __forceinline__ bool send_if_other(const float (&chain)[registers]) {
         if (S::split == 1 || ptx::cluster_rank() == 0) return false;
         const uint32_t other = ptx::cluster_rank() - 1;
@@ -539,7 +533,8 @@ struct Multiplier {
             if (threadIdx.x == 0) ptx::arrive_and_expect(arrived, S::sum_bytes);
             ptx::wait(arrived, arrived_parity >> other & 1);
             arrived_parity ^= 1u << other;
-            add_kept(sums, of_thread(shared.sent + other * S::sum_bytes));
+            for_each_kept(of_thread(shared.sent + other * S::sum_bytes),
+                          [&](int r, float sum) { sums[r] += sum; });
             __syncwarp();
             if (threadIdx.x % 32 == 0) ptx::arrive_at(shared.taken, other + 1);
         }
