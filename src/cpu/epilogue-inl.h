@@ -43,9 +43,9 @@ HWY_INLINE void finish_values(const float* sums, float row_decode, const float* 
                     d + i, rest);
 }
 
-// alpha = fl(row_decode * column_decode[n]).
-inline void finish_row(const Epilogue& e, float row_decode, int64_t m, int64_t n, int64_t count,
-                       const float* sums) {
+// d[m..m+rows, n..n+count) of sums, `stride` apart; alpha = fl(row_decode[r * row_step] * column_decode[n]).
+inline void finish_rows(const Epilogue& e, const float* row_decode, int64_t row_step, int64_t m, int64_t rows,
+                        int64_t n, int64_t count, const float* sums, int64_t stride) {
     const float* column_decode = e.column_decode == nullptr ? nullptr : e.column_decode + n;
     float wide[epilogue_columns];
     const float* bias = nullptr;
@@ -54,8 +54,15 @@ inline void finish_row(const Epilogue& e, float row_decode, int64_t m, int64_t n
         bias = wide;
     }
     with_type(e.d.data, e.d.type, [&](auto* d) {
-        finish_values(sums, row_decode, column_decode, bias, d + m * e.d.stride + n, count);
+        for (int64_t r = 0; r < rows; r++)
+            finish_values(sums + r * stride, row_decode[r * row_step], column_decode, bias,
+                          d + (m + r) * e.d.stride + n, count);
     });
+}
+
+inline void finish_row(const Epilogue& e, int64_t m, int64_t n, int64_t count, const float* sums) {
+    const float one = 1.0f;
+    finish_rows(e, &one, 0, m, 1, n, count, sums, 0);
 }
 
 }  // namespace halfbyte::cpu::HWY_NAMESPACE

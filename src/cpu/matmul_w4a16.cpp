@@ -253,7 +253,7 @@ void multiply_tile_by_rows(const PackedWeight& w, int64_t tile, const float* x, 
     for (int64_t m = 0; m < rows; m++) {
         HWY_ALIGN float finished[16];
         add_partial_sums(sums[m], finished);
-        finish_row(epilogue, 1.0f, m, tile * 16, columns, finished);
+        finish_row(epilogue, m, tile * 16, columns, finished);
     }
 }
 

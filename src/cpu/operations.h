@@ -23,6 +23,8 @@ extern const PerLevel<Kernel<DecodeErrorArgs>> decode_error_levels;
 extern const PerLevel<void(ThreadPool&, const ConstMatrix&, float*)> largest_magnitudes_levels;
 extern const PerLevel<Kernel<TransformArgs>> transform_levels;
 extern const PerLevel<Kernel<MatmulW4A4Args>> matmul_w4a4_levels;
+// Without the extensions (AVX-VNNI, VBMI) that matmul_w4a4_levels uses where the processor has them.
+extern const PerLevel<Kernel<MatmulW4A4Args>> matmul_w4a4_plain_levels;
 extern const PerLevel<Kernel<MatmulW4A16Args>> matmul_w4a16_levels;
 extern const PerLevel<Kernel<MatmulW8A16Args>> matmul_w8a16_levels;
 extern const PerLevel<Kernel<MatmulDenseArgs>> matmul_dense_levels;

@@ -177,7 +177,7 @@ inline void multiply_panel(const RowPanels& x, int64_t begin, int64_t end, const
                 }
                 store(add_lanes_of_each(each), finished + c);
             }
-            finish_row(epilogue, 1.0f, m, n, columns, finished);
+            finish_row(epilogue, m, n, columns, finished);
         }
     }
 }
@@ -246,7 +246,7 @@ void multiply_few_rows(const float* x, const W* w, int64_t w_stride, int64_t K, 
         for (int r = 0; r < R; r++) {
             HWY_ALIGN float finished[N];
             store(add_lanes_of_each(each[r]), finished);
-            finish_row(epilogue, 1.0f, r, n, std::min<int64_t>(N, end - n), finished);
+            finish_row(epilogue, r, n, std::min<int64_t>(N, end - n), finished);
         }
     }
 }

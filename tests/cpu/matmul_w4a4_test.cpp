@@ -1,5 +1,6 @@
 // The W4A4 product at every level against the reference.
 #include "cpu/every_level.h"
+#include "cpu/operations.h"
 #include "reference/reference.h"
 #include "support/compare.h"
 #include "support/matrix.h"
@@ -44,6 +45,9 @@ void expect_reference_bits(const Problem& problem, DType type, bool per_row = tr
         kernels.matmul_w4a4(pool, problem.args(d, per_row, with_bias));
         EXPECT_TRUE(same_values(d.values(), expected.values(), std::max<int64_t>(1, n)));
         EXPECT_TRUE(d.gaps_intact());
+        OwnedMatrix plain(M, n, type, n + 3, 0x7F);
+        cpu::matmul_w4a4_plain_levels[size_t(kernels.level)](pool, problem.args(plain, per_row, with_bias));
+        EXPECT_TRUE(same_values(plain.values(), expected.values(), std::max<int64_t>(1, n)));
     });
 }
 
