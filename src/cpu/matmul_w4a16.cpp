@@ -7,10 +7,15 @@
 #define HWY_TARGET_INCLUDE "cpu/matmul_w4a16.cpp"
 #include <hwy/foreach_target.h>
 
+#include <array>
+#include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "cpu/decode-inl.h"
 #include "cpu/sum32_product-inl.h"
+#include "format/e2m1.h"
+#include "format/e4m3.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace halfbyte::cpu::HWY_NAMESPACE {
@@ -61,74 +66,197 @@ void decode_tile(const PackedWeight& w, int64_t tile, const WeightPanel& panel) 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 #define HALFBYTE_W4A16_FEW_ROWS
 
+#if HWY_TARGET == HWY_AVX3
+// Few rows of x: nothing is expanded in memory. The lanes of a register are the 16 elements of a block of one
+// output, whose codes, shifted to the low bits of a lane, pick code * SF from the 16 numbers of its scale: a
+// shift, a permutation and a multiply-add for each row. Two registers hold the 32 partial sums of an output;
+// 16 / R / 2 outputs of R rows are summed at a time, over a chunk of a tile while it is in L1, and between
+// chunks the sums wait in a buffer.
+inline constexpr int64_t few_decoded_rows = 8;  // at most; beyond, expanding once is cheaper
+inline constexpr int64_t tiles_at_once = 2;
+inline constexpr int64_t row_chunk_blocks = 32;  // 4 KB of codes; an even number
+
+struct alignas(64) ScaledCodes {
+    float values[16];
+};
+inline constexpr auto scaled_codes = [] {
+    std::array<ScaledCodes, 256> all{};
+    for (int scale = 0; scale < 256; scale++)
+        for (int code = 0; code < 16; code++)
+            all[size_t(scale)].values[code] = decode_e2m1(uint8_t(code)) * decode_e4m3(uint8_t(scale));
+    return all;
+}();
+
+// A chunk of one tile: the 16 codes of each block and output side by side.
+struct Chunk {
+    alignas(64) uint64_t codes[row_chunk_blocks][16];
+    alignas(64) const ScaledCodes* numbers[row_chunk_blocks][16];
+    int64_t blocks;
+};
+
+void open_chunk(const PackedWeight& w, int64_t tile, int64_t first, int64_t blocks, Chunk& chunk) {
+    const __m512i lower = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
+                  upper = _mm512_add_epi32(lower, _mm512_set1_epi32(8));
+    const uint8_t* codes = &w.codes[size_t((tile * w.blocks() + first) * 128)];
+    const uint8_t* scales = &w.block_scales[size_t((tile * w.blocks() + first) * 16)];
+    const __m512i numbers = _mm512_set1_epi64(reinterpret_cast<int64_t>(scaled_codes.data()));
+    const auto store_numbers = [&](const ScaledCodes** out, __m128i bytes) HWY_ATTR {
+        _mm512_store_si512(out, _mm512_add_epi64(numbers, _mm512_slli_epi64(_mm512_cvtepu8_epi64(bytes), 6)));
+    };
+    for (int64_t b = 0; b < blocks; b++) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + b * 16));
+        store_numbers(chunk.numbers[b], bytes);
+        store_numbers(chunk.numbers[b] + 8, _mm_unpackhi_epi64(bytes, bytes));
+        const __m512i eight = _mm512_loadu_si512(codes + b * 128),
+                      next = _mm512_loadu_si512(codes + b * 128 + 64);
+        _mm512_store_si512(chunk.codes[b], _mm512_permutex2var_epi32(eight, lower, next));
+        _mm512_store_si512(chunk.codes[b] + 8, _mm512_permutex2var_epi32(eight, upper, next));
+    }
+    chunk.blocks = blocks;
+}
+
+// Asks for the next chunk of tiles_at_once tiles, line by line and from all of them in turn: a core has more
+// loads under way from several places than from one. What is behind the weights may be asked for, too.
+class NextChunks {
+  public:
+    NextChunks(const PackedWeight& w, int64_t tile, int64_t first)
+        : codes_(w.codes.data() + (tile * w.blocks() + first) * 128),
+          scales_(w.block_scales.data() + (tile * w.blocks() + first) * 16),
+          tile_blocks_(w.blocks()) {}
+    HWY_INLINE void fetch() {
+        hwy::Prefetch(codes_ + line_ % tiles_at_once * tile_blocks_ * 128 + line_ / tiles_at_once * 64);
+        if (line_ % 8 == 0) {
+            const int64_t line = line_ / 8;
+            hwy::Prefetch(scales_ + line % tiles_at_once * tile_blocks_ * 16 + line / tiles_at_once * 64);
+        }
+        line_++;
+    }
+
+  private:
+    const uint8_t* codes_;
+    const uint8_t* scales_;
+    int64_t tile_blocks_, line_ = 0;
+};
+
+// The lane of element e of a block is e % 8 * 2 + e / 8, where the shift of a pair of words puts its code.
+HWY_INLINE V order_elements(V x) {
+    return V{_mm512_permutexvar_ps(_mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15),
+                                   x.raw)};
+}
+HWY_INLINE V restore_elements(V x) {
+    return V{_mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15),
+                                   x.raw)};
+}
+
+// Adds the blocks of a chunk to the partial sums [output][row][parity of the block][lane] of the outputs
+// n..n+O. x: R rows of `stride` elements. present: the lanes of the last block that are below K.
+template <int R, int O>
+HWY_INLINE void add_chunk(const Chunk& w, int n, const float* x, int64_t stride, __mmask16 present,
+                          NextChunks& next, float* sums) {
+    const __m512i shifts = _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
+    V sum[2][O][R];
+    for (int o = 0; o < O; o++)
+        for (int r = 0; r < R; r++)
+            for (int parity = 0; parity < 2; parity++)
+                sum[parity][o][r] = load(sums + ((o * R + r) * 2 + parity) * 16);
+    const auto add = [&](int64_t b, V(&to)[O][R], auto masked) HWY_ATTR {
+        if (n % 8 == 0) next.fetch();
+#pragma GCC unroll 8
+        for (int o = 0; o < O; o++) {
+            const __m512i codes = _mm512_srlv_epi32(_mm512_set1_epi64(int64_t(w.codes[b][n + o])), shifts);
+            const __m512 weights = _mm512_permutexvar_ps(codes, _mm512_load_ps(w.numbers[b][n + o]->values));
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+                const __m512 xr = _mm512_loadu_ps(x + r * stride + b * 16);
+                to[o][r].raw = masked ? _mm512_mask3_fmadd_ps(xr, weights, to[o][r].raw, present)
+                                      : _mm512_fmadd_ps(xr, weights, to[o][r].raw);
+            }
+        }
+    };
+    const bool is_partial = present != 0xFFFF;
+    const int64_t whole = w.blocks - (is_partial ? 1 : 0);
+    int64_t b = 0;
+    for (; b + 2 <= whole; b += 2) {
+        add(b, sum[0], std::false_type());
+        add(b + 1, sum[1], std::false_type());
+    }
+    if (b < whole) add(b, sum[0], std::false_type());
+    if (is_partial)
+        whole % 2 == 0 ? add(whole, sum[0], std::true_type()) : add(whole, sum[1], std::true_type());
+    for (int o = 0; o < O; o++)
+        for (int r = 0; r < R; r++)
+            for (int parity = 0; parity < 2; parity++)
+                store(sum[parity][o][r], sums + ((o * R + r) * 2 + parity) * 16);
+}
+
+// The tiles tile..tile+tiles. x: rows of `stride` elements, those of each block in order_elements.
+template <int R>
+void multiply_tiles_by_rows(const PackedWeight& w, int64_t tile, int64_t tiles, const float* x,
+                            int64_t stride, const Epilogue& epilogue) {
+    constexpr int O = R == 1 ? 8 : R == 2 ? 4 : R <= 4 ? 2 : 1;
+    const int64_t blocks = w.blocks();
+    __mmask16 last = 0;  // the lanes of the last block that are below K
+    for (int64_t e = 0; e <= (w.k - 1) % 16; e++) last |= __mmask16(1 << (e % 8 * 2 + e / 8));
+    Chunk chunk;
+    HWY_ALIGN float sums[tiles_at_once][16 * R * 32];
+    std::memset(sums, 0, size_t(tiles) * sizeof sums[0]);
+    for (int64_t first = 0; first < blocks; first += row_chunk_blocks) {
+        const bool is_last = first + row_chunk_blocks >= blocks;
+        NextChunks next(w, is_last ? tile + tiles_at_once : tile, is_last ? 0 : first + row_chunk_blocks);
+        for (int64_t t = 0; t < tiles; t++) {
+            open_chunk(w, tile + t, first, std::min(row_chunk_blocks, blocks - first), chunk);
+            for (int n = 0; n < 16; n += O)
+                add_chunk<R, O>(chunk, n, x + first * 16, stride, is_last ? last : __mmask16(0xFFFF), next,
+                                sums[t] + n * R * 32);
+        }
+    }
+    for (int64_t t = 0; t < tiles; t++)
+        for (int r = 0; r < R; r++) {
+            V each[16];
+            for (int n = 0; n < 16; n++) {
+                const float* partial = sums[t] + (n * R + r) * 32;
+                each[n] = restore_elements(hn::Add(load(partial), load(partial + 16)));
+            }
+            HWY_ALIGN float finished[16];
+            store(add_lanes_of_each(each), finished);
+            const int64_t n = (tile + t) * 16;
+            finish_row(epilogue, r, n, std::min<int64_t>(16, w.n - n), finished);
+        }
+}
+
+template <int R = few_decoded_rows>
+void multiply_rows(ThreadPool& pool, const MatmulW4A16Args& args, const Epilogue& epilogue) {
+    if constexpr (R > 1)
+        if (args.d.rows < R) return multiply_rows<R - 1>(pool, args, epilogue);
+    const PackedWeight& w = *args.w;
+    const int64_t stride = w.blocks() * 16;
+    const auto x = make_lines(R * stride);
+    for (int64_t m = 0; m < R; m++) {
+        float* const row = x[0].values + m * stride;
+        with_type(args.x.data, args.x.type,
+                  [&](const auto* p) { widen(p + m * args.x.stride, w.k, row, stride, 0.0f); });
+        for (int64_t k = 0; k < stride; k += 16) store(order_elements(load(row + k)), row + k);
+    }
+    pool.parallel_for(w.tiles(), grain_for(pool, w.tiles(), 16 * w.k * (R + 1)),
+                      [&](int64_t begin, int64_t end) {
+                          for (int64_t tile = begin; tile < end; tile += tiles_at_once)
+                              multiply_tiles_by_rows<R>(w, tile, std::min(tiles_at_once, end - tile),
+                                                        x[0].values, stride, epilogue);
+                      });
+}
+
+#else
 // Few rows of x: nothing is expanded in memory. A half-block is 64 bytes, 8 elements of K for the 16 outputs
 // of a tile, and the lanes of a register are outputs. The 32 partial sums of 16 outputs do not fit the
-// registers: a pass takes every second block (avx512), or the even or odd elements of every fourth half-block
-// (avx2), and all passes go over a chunk of the tile while it is in L1; between chunks the sums wait in a
-// buffer. Elements beyond K are left out one by one, since their code 0 would be -0 under a negative scale.
-//   avx512  a lane's code, shifted down, picks code * 2^8 from 16 FP32 numbers by its low four bits
-//   avx2    two byte look-ups make code * 2^8 in BF16, so a lane holds the elements k and k + 2 of an output
-//           and a register four outputs: k and k + 4 side by side, k + 2 and k + 6 in the upper halves
+// registers: a pass takes the even or odd elements of every fourth half-block, and all passes go over a chunk
+// of the tile while it is in L1; between chunks the sums wait in a buffer. Elements beyond K are left out one
+// by one, since their code 0 would be -0 under a negative scale. Two byte look-ups make code * 2^8 in BF16,
+// so a lane holds the elements k and k + 2 of an output and a register four outputs: k and k + 4 side by
+// side, k + 2 and k + 6 in the upper halves.
 inline constexpr int64_t few_decoded_rows = 2;   // at most; from 3 on expanding once is cheaper
 inline constexpr int64_t row_chunk_blocks = 32;  // 4 KB of codes; an even number
 inline constexpr int64_t tile_sums = 32 * 16;
 
-#if HWY_TARGET == HWY_AVX3
-inline constexpr int element_order[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-
-alignas(64) inline constexpr float codes_times_2_8[16] = {0,     128,  256,  384,  512,  768,  1024,  1536,
-                                                          -0.0f, -128, -256, -384, -512, -768, -1024, -1536};
-
-struct Chunk {
-    const uint8_t* codes;
-    const uint8_t* scales;
-    int64_t blocks;
-};
-
-void open_chunk(Chunk&) {}
-
-template <bool masked>
-HWY_INLINE void add_half_block(V (&sums)[8], const uint8_t* codes, V SF, const float* x,
-                               const float* present) {
-    auto code = hn::LoadU(U32(), reinterpret_cast<const uint32_t*>(codes));
-    const __m512 table = _mm512_load_ps(codes_times_2_8);
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) {
-        const V w = hn::Mul(V{_mm512_permutexvar_ps(code.raw, table)}, SF);
-        if (!masked || present[j] != 0) sums[j] = fma(w, set(x[j]), sums[j]);
-        code = hn::ShiftRight<4>(code);
-    }
-}
-
-// Adds the blocks first..end of a chunk to the partial sums [k mod 32][16].
-template <bool masked>
-void add_blocks(const Chunk& w, int64_t first, int64_t end, const float* x, const float* present,
-                float* sums) {
-    for (int64_t parity = 0; parity < 2; parity++) {
-        V sum[2][8];
-        float* const place = sums + parity * tile_sums / 2;
-        for (int j = 0; j < 16; j++) sum[j / 8][j % 8] = load(place + j * 16);
-        for (int64_t b = first + (first + parity) % 2; b < end; b += 2) {
-            const V SF = decode_scales(w.scales + b * 16);
-            for (int half = 0; half < 2; half++) {
-                hwy::Prefetch(w.codes + (b + w.blocks) * 128 + half * 64);
-                add_half_block<masked>(sum[half], w.codes + b * 128 + half * 64, SF, x + b * 16 + half * 8,
-                                       present + half * 8);
-            }
-        }
-        for (int j = 0; j < 16; j++) store(sum[j / 8][j % 8], place + j * 16);
-    }
-}
-
-void add_partial_sums(const float* sums, float* out) {
-    V sum[32];
-    for (int k = 0; k < 32; k++) sum[k] = load(sums + k * 16);
-    for (int half = 16; half > 0; half /= 2)
-        for (int k = 0; k < half; k++) sum[k] = hn::Add(sum[k], sum[k + half]);
-    store(sum[0], out);
-}
-
-#else
 inline constexpr int element_order[8] = {0, 4, 2, 6, 1, 5, 3, 7};
 
 struct Chunk {
@@ -228,8 +356,6 @@ void add_partial_sums(const float* sums, float* out) {
         store(hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])), out + o * 8);
     }
 }
-#endif
-
 // x: rows of w.blocks() * 16 elements in element_order; present: 1 or 0 for the elements of the last block.
 void multiply_tile_by_rows(const PackedWeight& w, int64_t tile, const float* x, const float* present,
                            int64_t rows, const Epilogue& epilogue) {
@@ -277,6 +403,7 @@ void multiply_rows(ThreadPool& pool, const MatmulW4A16Args& args, const Epilogue
                       });
 }
 
+#endif
 #endif
 
 }  // namespace
