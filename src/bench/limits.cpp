@@ -9,6 +9,8 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <cstring>
+
 #if HWY_TARGET == HWY_AVX3
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
 #else
@@ -18,25 +20,38 @@ namespace halfbyte::bench::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Reads bytes [begin, end), a multiple of 256; the result keeps the loop alive.
-uint64_t read_bytes(const uint8_t* begin, const uint8_t* end) {
+// Several streams: a core can have more loads under way from several places than from one.
+constexpr int64_t line_group = 256;
+
+// Reads `count` bytes, a multiple of 256 * streams, from so many places; the result keeps the loop alive.
+template <int streams>
+uint64_t read_bytes(const uint8_t* from, int64_t count) {
     const hn::ScalableTag<uint64_t> d;
     constexpr int64_t step = 8 * HWY_LANES(uint64_t);
     hn::Vec<decltype(d)> sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-    for (const uint8_t* p = begin; p < end; p += 4 * step)
-        for (int i = 0; i < 4; i++)
-            sums[i] =
-                hn::Xor(sums[i], hn::LoadU(d, reinterpret_cast<const uint64_t*>(p + int64_t(i) * step)));
+    for (int64_t i = 0; i < count / streams; i += line_group)
+        for (const uint8_t* p = from + i; p < from + count; p += count / streams)
+            for (int64_t j = 0; j < line_group; j += 4 * step)
+                for (int k = 0; k < 4; k++)
+                    sums[k] = hn::Xor(
+                        sums[k], hn::LoadU(d, reinterpret_cast<const uint64_t*>(p + j + int64_t(k) * step)));
     return hn::GetLane(hn::Xor(hn::Xor(sums[0], sums[1]), hn::Xor(sums[2], sums[3])));
 }
 
 // Writes past the caches; `to` is aligned to 64.
+template <int streams>
 void stream_bytes(const uint8_t* from, uint8_t* to, int64_t count) {
     const hn::ScalableTag<uint8_t> d;
     constexpr int64_t step = HWY_LANES(uint8_t);
-    for (int64_t i = 0; i < count; i += 4 * step)
-        for (int64_t j = i; j < i + 4 * step; j += step) hn::Stream(hn::LoadU(d, from + j), d, to + j);
+    for (int64_t i = 0; i < count / streams; i += line_group)
+        for (int64_t at = i; at < count; at += count / streams)
+            for (int64_t j = at; j < at + line_group; j += step)
+                hn::Stream(hn::LoadU(d, from + j), d, to + j);
     hwy::FlushStream();
+}
+
+void copy_plainly(const uint8_t* from, uint8_t* to, int64_t count) {
+    std::memcpy(to, from, size_t(count));
 }
 
 // `times` steps of 12 chains, which begin with the vectors at `start` and end there. Names in the place of an
@@ -124,16 +139,20 @@ HWY_AFTER_NAMESPACE();
 #include "bench/limits.h"
 #include "bench/timing.h"
 #include "core/aligned_memory.h"
+#include "core/check.h"
 #include "core/proc.h"
 
 namespace halfbyte::bench {
 namespace {
 
 using cpu::PerLevel;
-constexpr PerLevel<uint64_t(const uint8_t*, const uint8_t*)> read_bytes_levels =
-    HALFBYTE_PER_LEVEL(read_bytes);
-constexpr PerLevel<void(const uint8_t*, uint8_t*, int64_t)> stream_bytes_levels =
-    HALFBYTE_PER_LEVEL(stream_bytes);
+using Read = uint64_t(const uint8_t*, int64_t);
+using Copy = void(const uint8_t*, uint8_t*, int64_t);
+constexpr PerLevel<Read> read_levels[] = {HALFBYTE_PER_LEVEL(read_bytes<1>),
+                                          HALFBYTE_PER_LEVEL(read_bytes<4>)};
+constexpr PerLevel<Copy> copy_levels[] = {HALFBYTE_PER_LEVEL(copy_plainly),
+                                          HALFBYTE_PER_LEVEL(stream_bytes<1>),
+                                          HALFBYTE_PER_LEVEL(stream_bytes<4>)};
 constexpr PerLevel<int64_t(int64_t, uint8_t*)> int8_products_levels = HALFBYTE_PER_LEVEL(int8_products);
 constexpr PerLevel<int64_t(int64_t, uint8_t*)> fp32_products_levels = HALFBYTE_PER_LEVEL(fp32_products);
 
@@ -170,87 +189,121 @@ int64_t memory_bytes() {
     return std::min(enough, available_memory() / 4) / (1 << 20) * (1 << 20);
 }
 
-Limits measure_limits(const Context& context, double min_seconds, const Progress& progress) {
-    const int threads = context.threads();
-    const auto level = size_t(context.level());
-    ThreadPool& pool = pool_of(context);
-    std::atomic<uint64_t> sink = 0;
-    constexpr int64_t stages = 7;
-    int64_t stage = 0;
-    const auto on_each_thread = [&](const std::function<void(int64_t)>& body) {
-        pool.parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
+LimitMeter::LimitMeter(const Context& context)
+    : context_(context),
+      // Twice a part for each thread: a copy takes the second half as its target.
+      memory_part_(memory_bytes() / context.threads() / 2 / 4096 * 4096),
+      l2_part_(cache_sizes().l2 / 4 / 4096 * 4096),
+      memory_(pages_of(2 * memory_part_ * context.threads())),
+      l2_(pages_of(2 * l2_part_ * context.threads())) {
+    check(memory_part_ > 0, ErrorKind::unsupported,
+          "the limits of memory are measured with {} MiB of it for {} threads: too few", memory_bytes() >> 20,
+          context.threads());
+}
+
+// Walks once over `count` bytes of both parts of every thread, or makes a number of multiply-adds.
+// Gives 10^9 bytes or multiply-adds; 0: the level has no such loop.
+double LimitMeter::run(LimitKind kind, int way, int64_t count) {
+    const auto level = size_t(context_.level());
+    const int threads = context_.threads();
+    const auto on_each_thread = [&](const auto& body) {
+        pool_of(context_).parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; i++) body(i);
         });
     };
-    // work(i) is the part of thread i; `amount` is what all do together, in 10^9.
-    const auto measure = [&](double amount, const std::function<void(int64_t)>& work) {
+    const bool in_l2 = kind == LimitKind::l2_read || kind == LimitKind::l2_copy;
+    const int64_t part = in_l2 ? l2_part_ : memory_part_;
+    const auto of_thread = [&](int64_t i) {
+        return reinterpret_cast<uint8_t*>((in_l2 ? l2_ : memory_).get()) + i * 2 * part;
+    };
+    switch (kind) {
+        case LimitKind::memory_read:
+        case LimitKind::l2_read:
+            on_each_thread([&](int64_t i) {
+                sink_ ^= read_levels[way][level](of_thread(i), count);
+                sink_ ^= read_levels[way][level](of_thread(i) + part, count);
+            });
+            return 2e-9 * double(count * threads);
+        case LimitKind::memory_copy:
+        case LimitKind::l2_copy:
+            on_each_thread([&](int64_t i) {
+                copy_levels[way][level](of_thread(i), of_thread(i) + part, count);
+            });
+            return 2e-9 * double(count * threads);
+        case LimitKind::int8:
+        case LimitKind::fp32:
+            break;
+    }
+    const auto& levels = kind == LimitKind::int8 ? int8_products_levels : fp32_products_levels;
+    constexpr int64_t times = 100000;
+    // Numbers from 0.5 to 1, and no two vectors the same, or a compiler would see that all chains are one.
+    alignas(64) float first[12 * 16];
+    for (size_t i = 0; i < std::size(first); i++) first[i] = 0.5f + float(i) / 512;
+    std::atomic<int64_t> products = 0;
+    on_each_thread([&](int64_t) {
+        alignas(64) uint8_t vectors[sizeof first];
+        std::memcpy(vectors, first, sizeof first);
+        products += levels[level](times, vectors);
+        sink_ ^= vectors[0];
+    });
+    return 1e-9 * double(products);
+}
+
+Limits LimitMeter::measure(double min_seconds, const Progress& progress) {
+    constexpr int64_t stages = 10;
+    int64_t stage = 0;
+    const auto measure_way = [&](LimitKind kind, int way, int64_t count, int64_t passes) {
+        double amount = 0;
         const Timing timing = time_calls(
-            threads, min_seconds, [&] { on_each_thread(work); },
+            context_.threads(), min_seconds,
+            [&] {
+                amount = 0;
+                for (int64_t pass = 0; pass < passes; pass++) amount += run(kind, way, count);
+            },
             [&] { report(progress, "measure the machine", stage, stages); });
         stage++;
-        return Limit{.value = amount * 1e-9 / timing.best, .spread = timing.spread};
+        return Limit{.value = amount / timing.best, .spread = timing.spread};
     };
-    const auto faster = [](const Limit& a, const Limit& b) { return a.value > b.value ? a : b; };
-
-    Limits limits{.threads = threads};
-    {
-        // The part of a thread, twice: a copy takes the second half as its target.
-        const int64_t part = memory_bytes() / threads / 2 / 4096 * 4096;
-        const Memory pages = pages_of(2 * part * threads);
-        const auto of_thread = [&](int64_t i) {
-            return reinterpret_cast<uint8_t*>(pages.get()) + i * 2 * part;
-        };
-        limits.memory_read = measure(2.0 * double(part * threads), [&](int64_t i) {
-            sink ^= read_bytes_levels[level](of_thread(i), of_thread(i) + 2 * part);
-        });
-        const double copied = 2.0 * double(part * threads);
-        const Limit plain =
-            measure(copied, [&](int64_t i) { std::memcpy(of_thread(i) + part, of_thread(i), size_t(part)); });
-        limits.memory_copy = faster(plain, measure(copied, [&](int64_t i) {
-                                        stream_bytes_levels[level](of_thread(i), of_thread(i) + part, part);
-                                    }));
-    }
-    {
-        constexpr int64_t passes = 64;
-        const int64_t part = cache_sizes().l2 / 4 / 4096 * 4096;  // twice: half of L2
-        const Memory pages = pages_of(2 * part * threads);
-        const auto of_thread = [&](int64_t i) {
-            return reinterpret_cast<uint8_t*>(pages.get()) + i * 2 * part;
-        };
-        const double moved = 2.0 * double(part * threads * passes);
-        limits.l2_read = measure(moved, [&](int64_t i) {
-            for (int64_t pass = 0; pass < passes; pass++)
-                sink ^= read_bytes_levels[level](of_thread(i), of_thread(i) + 2 * part);
-        });
-        limits.l2_copy = measure(moved, [&](int64_t i) {
-            for (int64_t pass = 0; pass < passes; pass++)
-                std::memcpy(of_thread(i) + part, of_thread(i), size_t(part));
-        });
-    }
-    const auto products = [&](const auto& levels) -> std::optional<Limit> {
-        constexpr int64_t times = 100000;
-        // Numbers from 0.5 to 1, and no two vectors the same, or a compiler would see that all chains are
-        // one.
-        alignas(64) float first[12 * 16];
-        for (size_t i = 0; i < std::size(first); i++) first[i] = 0.5f + float(i) / 512;
-        const auto run = [&](int64_t steps) {
-            alignas(64) uint8_t vectors[sizeof first];
-            std::memcpy(vectors, first, sizeof first);
-            const int64_t count = levels[level](steps, vectors);
-            sink ^= vectors[0];
-            return count;
-        };
-        const int64_t each = run(1);
-        if (each == 0) {
+    const auto best_way = [&](LimitKind kind, int ways) {
+        Limit best;
+        for (int way = 0; way < ways; way++) {
+            const Limit found = measure_way(kind, way, memory_part_, 1);
+            if (found.value > best.value) best = found, way_[int(kind)] = way;
+        }
+        return best;
+    };
+    const auto in_l2 = [&](LimitKind kind) { return measure_way(kind, 0, l2_part_, 64); };
+    const auto products = [&](LimitKind kind) -> std::optional<Limit> {
+        if (run(kind, 0, 0) == 0) {
             stage++;
             return {};
         }
-        return measure(double(each * times * threads), [&](int64_t) { run(times); });
+        return measure_way(kind, 0, 0, 1);
     };
-    limits.int8 = products(int8_products_levels);
-    limits.fp32 = products(fp32_products_levels);
+    Limits limits{.threads = context_.threads()};
+    limits.memory_read = best_way(LimitKind::memory_read, int(std::size(read_levels)));
+    limits.memory_copy = best_way(LimitKind::memory_copy, int(std::size(copy_levels)));
+    limits.l2_read = in_l2(LimitKind::l2_read);
+    limits.l2_copy = in_l2(LimitKind::l2_copy);
+    limits.int8 = products(LimitKind::int8);
+    limits.fp32 = products(LimitKind::fp32);
     report(progress, "measure the machine", stages, stages);
     return limits;
+}
+
+double LimitMeter::rate_now(LimitKind kind, double seconds) {
+    const bool in_l2 = kind == LimitKind::l2_read || kind == LimitKind::l2_copy;
+    const Stopwatch watch(context_.threads());
+    double amount = 0, spent = 0;
+    do {
+        amount += run(kind, way_[int(kind)], in_l2 ? l2_part_ : memory_part_);
+        spent = watch.seconds();
+    } while (spent < seconds);
+    return amount / std::max(spent, 1e-9);
+}
+
+Limits measure_limits(const Context& context, double min_seconds, const Progress& progress) {
+    return LimitMeter(context).measure(min_seconds, progress);
 }
 
 std::vector<std::string> doubts_about(const Limits& limits) {
@@ -277,21 +330,45 @@ std::vector<std::string> doubts_about(const Limits& limits) {
     return doubts;
 }
 
+double Limits::of(LimitKind kind) const {
+    switch (kind) {
+        case LimitKind::memory_read:
+            return memory_read.value;
+        case LimitKind::memory_copy:
+            return memory_copy.value;
+        case LimitKind::l2_read:
+            return l2_read.value;
+        case LimitKind::l2_copy:
+            return l2_copy.value;
+        case LimitKind::int8:
+            return int8 ? int8->value : 0;
+        case LimitKind::fp32:
+            return fp32 ? fp32->value : 0;
+    }
+    return 0;
+}
+
+std::string_view name_of(LimitKind kind) {
+    constexpr std::string_view names[] = {"memory read", "memory copy", "L2 read", "L2 copy", "int8", "FP32"};
+    return names[int(kind)];
+}
+
 Bound bound_of(const Work& work, const Limits& limits) {
     Bound bound;
-    const auto at_least = [&](double amount, double rate, std::string name) {
-        const double seconds = amount * 1e-9 / rate;
-        if (seconds > bound.seconds) bound = {seconds, std::move(name)};
+    const auto at_least = [&](double seconds, LimitKind kind) {
+        if (seconds > bound.seconds) bound = {seconds, kind};
     };
+    const auto time_of = [&](double amount, LimitKind kind) {
+        return amount > 0 && limits.of(kind) > 0 ? amount * 1e-9 / limits.of(kind) : 0;
+    };
+    const auto read = work.in_l2 ? LimitKind::l2_read : LimitKind::memory_read,
+               copy = work.in_l2 ? LimitKind::l2_copy : LimitKind::memory_copy;
     const bool copies = work.bytes_written * 10 > work.bytes_read;
-    const Limit& bandwidth = work.in_l2 ? (copies ? limits.l2_copy : limits.l2_read)
-                                        : (copies ? limits.memory_copy : limits.memory_read);
-    at_least(work.bytes_read + work.bytes_written, bandwidth.value,
-             fmt::format("{} {}", work.in_l2 ? "L2" : "memory", copies ? "copy" : "read"));
+    at_least(time_of(work.bytes_read + (copies ? 0 : work.bytes_written), read), read);
+    if (copies) at_least(time_of(work.bytes_read + work.bytes_written, copy), copy);
     // Both kinds of multiply-adds run on the same units.
-    const double int8 = limits.int8 ? work.int8 / limits.int8->value : 0;
-    const double fp32 = limits.fp32 ? work.fp32 / limits.fp32->value : 0;
-    at_least(int8 + fp32, 1, int8 > fp32 ? "int8" : "FP32");
+    const double int8 = time_of(work.int8, LimitKind::int8), fp32 = time_of(work.fp32, LimitKind::fp32);
+    at_least(int8 + fp32, int8 > fp32 ? LimitKind::int8 : LimitKind::fp32);
     return bound;
 }
 

@@ -2,11 +2,14 @@
 // number of threads reads and copies memory and L2, and does the multiply-adds of a CPU level.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/aligned_memory.h"
 #include "core/progress.h"
 #include "halfbyte/context.h"
 
@@ -22,6 +25,10 @@ CacheSizes cache_sizes();
 // least 256 MiB, at most 2 GiB and a quarter of the memory that is available.
 int64_t memory_bytes();
 
+enum class LimitKind { memory_read, memory_copy, l2_read, l2_copy, int8, fp32 };
+std::string_view name_of(
+    LimitKind kind);  // "memory read", "memory copy", "L2 read", "L2 copy", "int8", "FP32"
+
 struct Limit {
     double value = 0;   // the best of the repeats: GB/s (10^9 bytes) or GMAC/s
     double spread = 0;  // of the repeats: distance of their quartiles over the median
@@ -29,13 +36,35 @@ struct Limit {
 
 struct Limits {
     int threads = 0;
-    Limit memory_read, memory_copy;  // a copy counts what is read and what is written
+    // From one and from four places at a time, by memcpy and past the caches: the fastest way. A copy counts
+    // what is read and what is written.
+    Limit memory_read, memory_copy;
     Limit l2_read, l2_copy;
     // Absent where the level has no vectors of its own. int8: vpdpbusd, vpmaddubsw or their like.
     std::optional<Limit> int8, fp32;
+
+    double of(LimitKind kind) const;  // 10^9 bytes or multiply-adds a second; 0: absent
 };
 
-// min_seconds for each of them.
+// The loops by which limits are measured, with the memory that they walk through.
+class LimitMeter {
+  public:
+    explicit LimitMeter(const Context& context);  // which must outlive it
+    // min_seconds for each way of each limit.
+    Limits measure(double min_seconds, const Progress& progress);
+    // The rate at this moment, over `seconds` at the least, by the way that measure() found the fastest.
+    double rate_now(LimitKind kind, double seconds);
+
+  private:
+    double run(LimitKind kind, int way, int64_t count);
+
+    const Context& context_;
+    int64_t memory_part_, l2_part_;
+    Memory memory_, l2_;
+    int way_[6] = {};
+    std::atomic<uint64_t> sink_ = 0;
+};
+
 Limits measure_limits(const Context& context, double min_seconds, const Progress& progress);
 
 // What makes these limits no yardstick, in whole sentences: repeats that scatter, a cache slower than memory.
@@ -50,10 +79,10 @@ struct Work {
 
 struct Bound {
     double seconds = 0;
-    std::string name;  // "memory read", "memory copy", "L2 read", "L2 copy", "int8", "FP32"
+    LimitKind kind = LimitKind::memory_read;
 };
-// The larger of the times for the bytes and for the multiply-adds. Bytes that are written are a copy's,
-// unless they are less than a tenth of those that are read.
+// The largest of the times for what is read, for all bytes as a copy's (unless those that are written are
+// less than a tenth of those that are read: then all count as read), and for the multiply-adds.
 Bound bound_of(const Work& work, const Limits& limits);
 
 }  // namespace halfbyte::bench

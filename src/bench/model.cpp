@@ -64,7 +64,7 @@ ModelRow row_of(std::string test, int64_t tokens, const std::vector<double>& sec
     row.deviation = standard_deviation_of(row.samples);
     if (!limits.fp32) return row;
     const Bound bound = bound_of(work, limits);
-    row.bound = bound.name;
+    row.bound = name_of(bound.kind);
     row.limit = double(tokens) / bound.seconds;
     row.share = row.mean / row.limit;
     return row;

@@ -590,7 +590,7 @@ int64_t sets_of(const Row& row) {
 }
 
 Measurement measure(const Row& row, Operation& operation, const Context& context, const Limits& limits,
-                    double min_seconds, const std::function<void()>& between) {
+                    const RateNow& rate_now, double min_seconds, const std::function<void()>& between) {
     const int64_t sets = sets_of(row);
     between();
     operation.prepare();
@@ -598,6 +598,15 @@ Measurement measure(const Row& row, Operation& operation, const Context& context
     Measurement result;
     result.difference = operation.difference(context);
     if (!result.difference.empty()) return result;
+    const bool computes = row.work.int8 > 0 || row.work.fp32 > 0;
+    const bool bounded = !computes || limits.fp32;  // a level without vectors has no limit of its own
+    const Bound bound = bound_of(row.work, limits);
+    std::vector<double> limit_seconds;  // that bound a call, before each sample and after the last
+    const auto measure_limit = [&] {
+        if (!bounded) return;
+        const double now = rate_now ? rate_now(bound.kind, min_seconds / 9) : limits.of(bound.kind);
+        limit_seconds.push_back(bound.seconds * limits.of(bound.kind) / now);
+    };
     int64_t next = 0;
     result.timing = time_calls(
         context.threads(), min_seconds,
@@ -605,15 +614,21 @@ Measurement measure(const Row& row, Operation& operation, const Context& context
             next = next + 1 < sets ? next + 1 : 0;
             operation.run(context, next);
         },
-        between);
+        [&] {
+            between();
+            measure_limit();
+        });
+    measure_limit();
     result.timing.calls++;
     result.value = row.items * 1e-9 / result.timing.median;
-    const bool computes = row.work.int8 > 0 || row.work.fp32 > 0;
-    if (computes && !limits.fp32) return result;  // a level without vectors has no limit of its own
-    const Bound bound = bound_of(row.work, limits);
-    result.bound = bound.name;
-    result.limit = row.items * 1e-9 / bound.seconds;
-    result.share = result.value / result.limit;
+    if (!bounded) return result;
+    std::vector<double> shares;
+    for (size_t i = 0; i < result.timing.samples.size();
+         i++)  // the first limit is that of the call to warm up
+        shares.push_back((limit_seconds[i + 1] + limit_seconds[i + 2]) / 2 / result.timing.samples[i]);
+    result.bound = name_of(bound.kind);
+    result.share = median_of(shares);
+    result.limit = result.value / result.share;
     return result;
 }
 

@@ -53,7 +53,7 @@ struct Measurement {
     std::string difference;  // not empty: wrong, and not timed
     double value = 0;        // median, in row.unit
     double limit = 0;        // in row.unit; 0: none
-    double share = 0;        // value / limit
+    double share = 0;        // the median over the samples; limit = value / share
     std::string bound;       // what the limit is
     Timing timing;
 };
@@ -61,8 +61,10 @@ struct Measurement {
 // As many sets of operands as are needed to get past the caches; 1 for operands in L2.
 int64_t sets_of(const Row& row);
 
-// operation: made for sets_of(row).
+// operation: made for sets_of(row). Which limit bounds the row is decided by `limits`; rate_now measures it
+// again beside every sample, since on a machine with other users both move. Without it, it is that of limits.
+using RateNow = std::function<double(LimitKind kind, double seconds)>;
 Measurement measure(const Row& row, Operation& operation, const Context& context, const Limits& limits,
-                    double min_seconds, const std::function<void()>& between);
+                    const RateNow& rate_now, double min_seconds, const std::function<void()>& between);
 
 }  // namespace halfbyte::bench

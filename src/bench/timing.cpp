@@ -56,6 +56,7 @@ Timing time_calls(int threads, double min_seconds, const std::function<void()>& 
         std::max<int64_t>(1, int64_t(std::llround(min_seconds / double(samples) / first)));
     std::vector<double> seconds;
     for (int64_t i = 0; i < samples; i++) seconds.push_back(seconds_of(per_sample));
+    timing.samples = seconds;
     std::sort(seconds.begin(), seconds.end());
     timing.median = median_of(seconds);
     timing.best = seconds.front();

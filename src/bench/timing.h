@@ -29,6 +29,7 @@ double standard_deviation_of(const std::vector<double>& values);
 struct Timing {
     double median = 0, best = 0;  // seconds of a call
     double spread = 0;            // of the samples: distance of their quartiles over the median
+    std::vector<double> samples;  // seconds of a call, in the order in which they were taken
     int64_t calls = 0;            // in all, the first one included
 };
 

@@ -166,6 +166,7 @@ std::vector<NamedLimit> named(const bench::Limits& limits) {
 // What can be measured with one number of threads.
 struct Machine {
     std::unique_ptr<Context> context;
+    std::unique_ptr<bench::LimitMeter> meter;
     bench::Limits limits;
 };
 
@@ -180,10 +181,11 @@ std::vector<Machine> measure_machine(const Options& options, const Progress& pro
     for (const int threads : thread_counts(options)) {
         CommonOptions common = options.common;
         common.threads = threads;
-        machines.push_back({make_context(common), {}});
-        machines.back().limits = bench::measure_limits(*machines.back().context, options.min_time, progress);
-        for (const std::string& doubt : bench::doubts_about(machines.back().limits))
-            warn(options.common, doubt);
+        Machine machine{make_context(common), nullptr, {}};
+        machine.meter = std::make_unique<bench::LimitMeter>(*machine.context);
+        machine.limits = machine.meter->measure(options.min_time, progress);
+        for (const std::string& doubt : bench::doubts_about(machine.limits)) warn(options.common, doubt);
+        machines.push_back(std::move(machine));
     }
     return machines;
 }
@@ -315,9 +317,10 @@ int run_kernels(const Options& options) {
     for (const bench::Row& row : rows) {
         const auto operation = row.make(*machines[0].context, bench::sets_of(row));
         for (const Machine& machine : machines) {
-            const bench::Measurement found =
-                bench::measure(row, *operation, *machine.context, machine.limits, options.min_time,
-                               [&] { report(progress, "measure kernels", done, total); });
+            const bench::Measurement found = bench::measure(
+                row, *operation, *machine.context, machine.limits,
+                [&](bench::LimitKind kind, double seconds) { return machine.meter->rate_now(kind, seconds); },
+                options.min_time, [&] { report(progress, "measure kernels", done, total); });
             report(progress, "measure kernels", ++done, total);
             const int threads = machine.limits.threads;
             if (!found.difference.empty()) {

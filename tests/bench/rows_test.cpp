@@ -80,7 +80,7 @@ TEST(Rows, AWrongKernelIsNotTimed) {
             .make = [&](const Context&, int64_t) { return std::make_unique<Counted>(&calls, &sets, &wrong); },
             .note = {}};
     const auto operation = row.make(context, 1);
-    const auto measured = [&] { return measure(row, *operation, context, round_limits, 0, [] {}); };
+    const auto measured = [&] { return measure(row, *operation, context, round_limits, {}, 0, [] {}); };
     Measurement found = measured();
     EXPECT_EQ(found.difference, "row 3 is wrong");
     EXPECT_EQ(calls, 1);
@@ -97,6 +97,20 @@ TEST(Rows, AWrongKernelIsNotTimed) {
     EXPECT_DOUBLE_EQ(found.value, 1e-3 / found.timing.median);
     EXPECT_DOUBLE_EQ(found.share, found.value / 100);
 
+    // A limit that is measured beside the samples: here half of what it was.
+    int64_t asked = 0;
+    found = measure(
+        row, *operation, context, round_limits,
+        [&](LimitKind kind, double) {
+            asked++;
+            return round_limits.of(kind) / 2;
+        },
+        0, [] {});
+    EXPECT_EQ(asked, 5);  // before the call to warm up and each sample, and behind the last
+    EXPECT_EQ(found.bound, "L2 read");
+    EXPECT_NEAR(found.share, found.value / 50, found.timing.spread * found.share + 1e-9);
+    EXPECT_DOUBLE_EQ(found.limit, found.value / found.share);
+
     row.work.in_l2 = false;  // from memory: as many sets as get past the caches
     row.set_bytes = double(memory_bytes()) / 2.5;
     found = measured();
@@ -111,7 +125,7 @@ TEST(Rows, ALevelWithoutVectorsHasNoComputeLimit) {
     for (const Row& row : all_rows()) {
         if (row.name() != "matmul_w4a4 M=1 N=256 K=2048 L2" && row.name() != "quantize_bf16 16x4096 L2")
             continue;
-        const Measurement found = measure(row, *row.make(context, 1), context, scalar, 0, [] {});
+        const Measurement found = measure(row, *row.make(context, 1), context, scalar, {}, 0, [] {});
         EXPECT_EQ(found.difference, "");
         EXPECT_GT(found.value, 0);
         EXPECT_EQ(found.limit > 0, row.kernel == "quantize_bf16") << row.name();

@@ -61,7 +61,7 @@ TEST(ModelBench, RunsEachTest) {
     const auto source = checkpoint::open_checkpoint(file);
     const Bound bound = bound_of(generate_work(*source, model::Arithmetic::kernel, 3), round_limits);
     EXPECT_DOUBLE_EQ(result.rows[1].limit, 3 / bound.seconds);
-    EXPECT_EQ(result.rows[1].bound, bound.name);
+    EXPECT_EQ(result.rows[1].bound, name_of(bound.kind));
 
     EXPECT_EQ(measure_model(context, file, round_limits, {.prompt = 0, .generated = 3, .repeats = 1}, {})
                   .rows.size(),
