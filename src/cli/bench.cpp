@@ -385,7 +385,8 @@ int run_model(const Options& options) {
     bench::check_model(*source, options.bench);
     bench::ModelOptions bench_options = options.bench;
     if (options.arithmetic == "w4a16") bench_options.arithmetic = model::Arithmetic::w4a16;
-    const std::vector<Machine> machines = measure_machine(options, progress);
+    std::vector<Machine> machines = measure_machine(options, progress);
+    for (Machine& machine : machines) machine.meter.reset();  // its memory is not the model's
 
     std::optional<Table> table;
     if (!options.common.json()) {

@@ -348,7 +348,7 @@ void decode_chain(const PackedWeight& w, int64_t tile, int64_t first, int64_t bl
         }
 }
 
-// One chain of several tiles where they lie packed, on their way from memory.
+// One chain of T tiles, `step` tiles from one another, where they lie packed, on their way from memory.
 template <int T, bool has_nan, bool extended>
 struct PackedChain {
     // Bytes of codes: a core waits for memory as long as it takes for 4096 of them.
@@ -356,16 +356,16 @@ struct PackedChain {
     hn::Vec<Bytes> table;
     const uint8_t* codes;
     const uint8_t* scales;
-    int64_t tile_blocks;
+    int64_t step_blocks;
 
-    PackedChain(const PackedWeight& w, int64_t tile, int64_t first)
+    PackedChain(const PackedWeight& w, int64_t tile, int64_t step, int64_t first)
         : table(hn::LoadDup128(Bytes(), raised_codes)),
           codes(w.codes.data() + (tile * w.blocks() + first) * 128),
           scales(w.block_scales.data() + (tile * w.blocks() + first) * 16),
-          tile_blocks(w.blocks()) {}
+          step_blocks(step * w.blocks()) {}
 
     HWY_INLINE void get(int tile, int64_t b, int v, hn::Vec<Bytes> (&found)[4], V& SFw) const {
-        b += tile * tile_blocks;
+        b += tile * step_blocks;
         if (v == 0) {
             hwy::Prefetch(codes + b * 128 + ahead);
             hwy::Prefetch(codes + b * 128 + ahead + 64);
@@ -437,13 +437,13 @@ void multiply_chain(const DecodedChain& w, int64_t blocks, const Activations& a,
         for (int v = 0; v < vectors; v++) store(hn::Add(load(sums[r] + v * N), chain[r][v]), sums[r] + v * N);
 }
 
-// sums [T][R][16] of the tiles tile..tile+T and all of K.
+// sums [T][R][16] of T tiles, `step` apart, and all of K.
 template <int R, int T, bool has_nan, bool extended>
-void multiply_packed_tiles(const PackedWeight& w, int64_t tile, const Activations& a,
+void multiply_packed_tiles(const PackedWeight& w, int64_t tile, int64_t step, const Activations& a,
                            float (*sums)[tile_outputs]) {
     std::memset(sums, 0, T * R * sizeof sums[0]);
     for (int64_t first = 0; first < w.blocks(); first += chain_blocks)
-        multiply_raised_chain<R, T, extended>(PackedChain<T, has_nan, extended>(w, tile, first),
+        multiply_raised_chain<R, T, extended>(PackedChain<T, has_nan, extended>(w, tile, step, first),
                                               std::min(chain_blocks, w.blocks() - first), a, first * R, sums);
 }
 
@@ -459,14 +459,19 @@ void multiply_few_rows(const MatmulW4A4Args& args, const Activations& a, int64_t
         if (args.d.rows < R) return multiply_few_rows<extended, R - 1>(args, a, begin, end);
     const PackedWeight& w = *args.w;
     const int64_t tile_scales = w.blocks() * tile_outputs;
-    for (; begin + T <= end; begin += T) {
+    const int64_t step = (end - begin) / T;  // so that each of T places is read on and on
+    for (int64_t tile = begin; tile < begin + step; tile++) {
+        bool has_nan = false;
+        for (int t = 0; t < T; t++)
+            has_nan |= any_nan(w.block_scales.data() + (tile + t * step) * tile_scales, tile_scales);
         alignas(64) float sums[T * R][tile_outputs];
-        if (any_nan(w.block_scales.data() + begin * tile_scales, T * tile_scales))
-            multiply_packed_tiles<R, T, true, extended>(w, begin, a, sums);
+        if (has_nan)
+            multiply_packed_tiles<R, T, true, extended>(w, tile, step, a, sums);
         else
-            multiply_packed_tiles<R, T, false, extended>(w, begin, a, sums);
-        for (int t = 0; t < T; t++) finish(args, 0, R, begin + t, sums[t * R]);
+            multiply_packed_tiles<R, T, false, extended>(w, tile, step, a, sums);
+        for (int t = 0; t < T; t++) finish(args, 0, R, tile + t * step, sums[t * R]);
     }
+    begin += step * T;
     if constexpr (T > 1)
         if (begin < end) multiply_few_rows<extended, R, T / 2>(args, a, begin, end);
 }
@@ -532,8 +537,9 @@ void multiply_all(ThreadPool& pool, const MatmulW4A4Args& args) {
             unpack_group(args.a, group * group_rows,
                          int(std::min<int64_t>(group_rows, M - group * group_rows)), a);
     });
-    pool.parallel_for(args.w->tiles(), grain_for(pool, args.w->tiles(), tile_outputs * k * (M + 2)),
-                      [&](int64_t begin, int64_t end) { multiply(args, a, begin, end); });
+    const int64_t tiles = args.w->tiles();
+    const int64_t grain = pool.threads() == 1 ? tiles : grain_for(pool, tiles, tile_outputs * k * (M + 2));
+    pool.parallel_for(tiles, grain, [&](int64_t begin, int64_t end) { multiply(args, a, begin, end); });
 }
 
 }  // namespace
