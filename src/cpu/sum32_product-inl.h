@@ -50,6 +50,7 @@ inline std::unique_ptr<Line[]> make_lines(int64_t floats) {
 }
 
 inline constexpr int few_rows = N == 16 ? 4 : 3;  // with all 32 / N registers of an output
+inline constexpr int64_t few_rows_ahead = 2048;   // bytes of a row that are asked for before they are read
 
 inline int64_t steps_of(int64_t K) {
     return (K + 31) / 32;
@@ -225,29 +226,43 @@ HWY_INLINE void multiply_in_place(const float* x, const W* const (&w)[C], int64_
         for (int c = 0; c < C; c++) sums[r][c] = add_vectors(sum[r][c]);
 }
 
-// d[rows 0..R, outputs begin..end].
+// d[rows 0..R, outputs begin..end]. Outputs are taken from C places, each of which is read on and on: a core
+// has more loads under way from several places than from one. What is left is taken C rows at a time.
 template <int R, typename W>
 void multiply_few_rows(const float* x, const W* w, int64_t w_stride, int64_t K, int64_t begin, int64_t end,
                        const Epilogue& epilogue) {
     // 8 to 12 registers of sums: so many fma are on their way at a time.
     constexpr int C = R == 1 ? (N == 16 ? 4 : 2) : R == 2 && N == 16 ? 2 : 1;
-    // The tile after the next, unless that is so far that it would be gone from L1 before it is read.
-    const int64_t ahead = std::min<int64_t>(2 * C * w_stride, 8192 / int64_t(sizeof(W)));
-    for (int64_t n = begin; n < end; n += N) {
+    const auto finish = [&](const V(&each)[N], int r, int64_t n) {
+        HWY_ALIGN float finished[N];
+        store(add_lanes_of_each(each), finished);
+        finish_row(epilogue, r, n, std::min<int64_t>(N, end - n), finished);
+    };
+    const int64_t part = (end - begin) / (C * N) * N;
+    for (int64_t n = begin; n < begin + part; n += N) {
+        V each[C][R][N];
+        for (int i = 0; i < N; i++) {
+            const W* rows[C];
+            for (int c = 0; c < C; c++) rows[c] = w + (n + i + c * part) * w_stride;
+            V sums[R][C];
+            multiply_in_place<R, C>(x, rows, K, few_rows_ahead / int64_t(sizeof(W)), sums);
+            for (int r = 0; r < R; r++)
+                for (int c = 0; c < C; c++) each[c][r][i] = sums[r][c];
+        }
+        for (int c = 0; c < C; c++)
+            for (int r = 0; r < R; r++) finish(each[c][r], r, n + c * part);
+    }
+    for (int64_t n = begin + C * part; n < end; n += N) {
         V each[R][N];
         for (int i = 0; i < N; i += C) {
             const W* rows[C];  // outputs beyond the last repeat it; they are not written
             for (int c = 0; c < C; c++) rows[c] = w + std::min(n + i + c, end - 1) * w_stride;
             V sums[R][C];
-            multiply_in_place<R, C>(x, rows, K, ahead, sums);
+            multiply_in_place<R, C>(x, rows, K, few_rows_ahead / int64_t(sizeof(W)), sums);
             for (int r = 0; r < R; r++)
                 for (int c = 0; c < C; c++) each[r][i + c] = sums[r][c];
         }
-        for (int r = 0; r < R; r++) {
-            HWY_ALIGN float finished[N];
-            store(add_lanes_of_each(each[r]), finished);
-            finish_row(epilogue, r, n, std::min<int64_t>(N, end - n), finished);
-        }
+        for (int r = 0; r < R; r++) finish(each[r], r, n);
     }
 }
 
