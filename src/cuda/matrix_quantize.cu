@@ -12,19 +12,43 @@ template <typename Scales>
 struct Finish {
     const NvFp4Output& output;
     Scales scales;
+    bool scale_per_row;
 
     __device__ __forceinline__ bool allows_quick(uint32_t end_column) const {
-        return output.aligned && end_column <= output.columns;
+        return output.aligned && output.rows > 0 && end_column <= output.columns;
     }
-    __device__ __forceinline__ bool quick(uint32_t row, uint32_t column, const float (&sums)[block_elements],
-                                          float scale) const {
-        bool ordinary;
-        const float G = scales(min(row, output.rows - 1));
-        const QuantizedBlock block = quantize_ordinary_block(scaled_ordinary(sums, scale), G, ordinary);
-        if (row >= output.rows) return row >= output.grid_rows;
-        ptx::store_streaming(reinterpret_cast<uint2*>(output.codes_of(row, column)), block.codes);
-        output.store_scale(row, column, block.scale);
-        return ordinary;
+    // First the codes of all rows without a branch, so that the steps of one fill the waits of another.
+    template <int rows>
+    __device__ __forceinline__ uint32_t quick(uint32_t first_row, uint32_t rows_apart, uint32_t column,
+                                              const float (&sums)[rows][block_elements], float scale) const {
+        float G = scales(0);
+        const int64_t codes_step = int64_t(rows_apart) * output.padded_columns * 8;
+        uint8_t* codes = output.codes_of(first_row, column);
+        uint32_t remaining = 0, made[rows];
+#pragma unroll
+        for (int r = 0; r < rows; r++, codes += codes_step) {
+            const uint32_t row = first_row + r * rows_apart;
+            if (scale_per_row) G = scales(min(row, output.rows - 1));
+            bool ordinary;
+            const QuantizedBlock block =
+                quantize_ordinary_block(scaled_ordinary(sums[r], scale), G, ordinary);
+            made[r] = block.scale;
+            if (row < output.rows) ptx::store_streaming(reinterpret_cast<uint2*>(codes), block.codes);
+            remaining |= (row < output.rows ? ordinary : row >= output.grid_rows) ? 0 : 1u << r;
+        }
+        if (output.layout == ScaleLayout::linear) {
+            const int64_t scales_step = int64_t(rows_apart) * output.padded_columns;
+            uint8_t* own_scales = output.scale_of(first_row, column);
+#pragma unroll
+            for (int r = 0; r < rows; r++, own_scales += scales_step)
+                if (first_row + r * rows_apart < output.rows) *own_scales = uint8_t(made[r]);
+        } else {
+#pragma unroll
+            for (int r = 0; r < rows; r++)
+                if (first_row + r * rows_apart < output.rows)
+                    *output.scale_of(first_row + r * rows_apart, column) = uint8_t(made[r]);
+        }
+        return remaining;
     }
     __device__ __forceinline__ void any(uint32_t row, uint32_t column,
                                         const float (&values)[block_elements]) const {
@@ -34,13 +58,35 @@ struct Finish {
     }
 };
 
+// One finish in the first pass, another in the second.
+template <typename First, typename Second>
+struct FinishInTurn {
+    First first;
+    Second second;
+    bool is_second;
+
+    __device__ __forceinline__ bool allows_quick(uint32_t end_column) const {
+        return is_second ? second.allows_quick(end_column) : first.allows_quick(end_column);
+    }
+    template <int rows>
+    __device__ __forceinline__ uint32_t quick(uint32_t first_row, uint32_t rows_apart, uint32_t column,
+                                              float (&sums)[rows][block_elements], float scale) const {
+        return is_second ? second.template quick<rows>(first_row, rows_apart, column, sums, scale)
+                         : first.template quick<rows>(first_row, rows_apart, column, sums, scale);
+    }
+    __device__ __forceinline__ void any(uint32_t row, uint32_t column,
+                                        const float (&values)[block_elements]) const {
+        is_second ? second.any(row, column, values) : first.any(row, column, values);
+    }
+};
+
 template <int n, typename T>
 __global__ void __launch_bounds__(matrix_threads(n), matrix_ctas(n))
     matrix_quantize(const __grid_constant__ MatrixInput<T> input, const __grid_constant__ NvFp4Output output,
                     const __grid_constant__ EncodeScales scales, const __grid_constant__ Tiles tiles) {
     ptx::wait_for_previous_kernel();
     load_matrix<n>(input.matrix, input.matrix_is_bf16);
-    for_each_transformed_block<n>(input, tiles, Finish<const EncodeScales&>{output, scales});
+    for_each_transformed_block<n>(input, tiles, Finish<const EncodeScales&>{output, scales, scales.per_row});
 }
 
 template <int n, typename T>
@@ -53,10 +99,15 @@ __global__ void __launch_bounds__(matrix_threads(n), matrix_ctas(n))
     const auto find_amax = [&](uint32_t row, uint32_t column, const float(&values)[block_elements]) {
         add_amax(dynamic, row, output.holds_elements(row, column), largest_finite_magnitude(values));
     };
-    for_each_transformed_block<n>(input, tiles, FinishAlike<decltype(find_amax)>{find_amax});
-    meet_all_blocks(dynamic.workspace);
     const auto scales = [&](uint32_t row) { return found_encode_scale(dynamic, row); };
-    for_each_transformed_block<n>(input, tiles, Finish<decltype(scales)>{output, scales});
+    FinishInTurn<FinishAlike<decltype(find_amax)>, Finish<decltype(scales)>> finish{
+        {find_amax}, {output, scales, dynamic.per_row}, false};
+#pragma unroll 1
+    for (int pass = 0; pass < 2; pass++) {
+        finish.is_second = pass == 1;
+        for_each_transformed_block<n>(input, tiles, finish);
+        if (pass == 0) meet_all_blocks(dynamic.workspace);
+    }
     finish_dynamic(dynamic);
 }
 

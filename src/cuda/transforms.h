@@ -22,9 +22,12 @@ constexpr int matrix_rows(int64_t) {
 constexpr int64_t matrix_pitch(int64_t n, size_t element_bytes) {  // of a transform's inputs
     return n * int64_t(element_bytes) + 16;  // conflict-free for 16-byte reads at every n
 }
+constexpr int64_t matrix_bytes(int64_t n) {  // of T, with a row of padding
+    return (n + 1) * n * int64_t(sizeof(float));
+}
 constexpr int64_t matrix_shared_bytes(int64_t n, size_t element_bytes, int stages) {
-    return n * n * int64_t(sizeof(float)) + matrix_threads(n) / 32 * stages * matrix_rows(n) *
-                                                (32 * block_elements / n) * matrix_pitch(n, element_bytes);
+    return matrix_bytes(n) + matrix_threads(n) / 32 * stages * matrix_rows(n) * (32 * block_elements / n) *
+                                 matrix_pitch(n, element_bytes);
 }
 // How many tiles of inputs a warp keeps: two where there is room, so that one is copied while the other is
 // worked on.

@@ -104,7 +104,7 @@ class Explain(TestCase):
                 self.assertEqual(found is not None, device == "sm_86" and n == 128, reason)
                 if found:
                     self.assertEqual(int(found[2]), bytes_there)
-                    self.assertEqual(int(found[1]), 143872)
+                    self.assertEqual(int(found[1]), 144384)
 
     def test_options_without_a_use_are_refused(self):
         for operation, *option in [("transform", "--layout", "tiled_8x4"), ("amax", "--padded-k", "4096"),

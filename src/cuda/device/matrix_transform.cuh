@@ -42,24 +42,25 @@ __device__ __forceinline__ float element(const float4& four, int i) {
     return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
 }
 
-// Two neighbouring elements in shared memory.
+// 8 bytes of neighbouring elements of x, as they lie in shared memory.
 template <typename T>
-struct Two {
-    float value[2];
+struct Several {
+    static constexpr int bytes = 8, count = bytes / int(sizeof(T));
+    uint32_t word[2];
 
-    Two() = default;
-    __device__ __forceinline__ explicit Two(const uint8_t* address) {
+    Several() = default;
+    __device__ __forceinline__ explicit Several(uint32_t address) {
+        const uint2 read = ptx::load_shared_8(address);
+        word[0] = read.x, word[1] = read.y;
+    }
+    __device__ __forceinline__ float operator[](int i) const {
         if constexpr (sizeof(T) == 4) {
-            const float2 pair = *reinterpret_cast<const float2*>(address);
-            value[0] = pair.x, value[1] = pair.y;
+            return __uint_as_float(word[i]);
+        } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+            return __uint_as_float(i % 2 == 0 ? word[i / 2] << 16 : word[i / 2] & 0xFFFF0000u);
         } else {
-            const uint32_t pair = *reinterpret_cast<const uint32_t*>(address);
-            if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-                value[0] = __uint_as_float(pair << 16), value[1] = __uint_as_float(pair & 0xFFFF0000u);
-            } else {
-                const float2 wide = __half22float2(reinterpret_cast<const __half2&>(pair));
-                value[0] = wide.x, value[1] = wide.y;
-            }
+            const __half2& pair = reinterpret_cast<const __half2&>(word[i / 2]);
+            return i % 2 == 0 ? __low2float(pair) : __high2float(pair);
         }
     }
 };
@@ -101,39 +102,60 @@ struct WarpInputs {
     }
 };
 
-// The sums of this lane's block in every row. The steps of k are kept apart: where the compiler mixes them,
-// it moves the sums between registers, and two operands of a multiply-add that lie in one bank of registers
-// cost a cycle more.
+// The sums of this lane's block in every row. What a step of k needs is read during the one before; the last
+// one reads on, into the padding of x and of T, and does not use it. The steps are kept apart: where the
+// compiler mixes them, it moves the sums between registers, and two operands of a multiply-add that lie in
+// one bank of registers cost a cycle more. Every other row goes backwards, so that consecutive multiply-adds
+// have an operand in common.
 template <int n, typename T>
 __device__ __forceinline__ void multiply(const WarpInputs<n, T>& inputs,
-                                         float (&sums)[WarpInputs<n, T>::rows][block_elements]) {
+                                         float (&sums)[matrix_rows(n)][block_elements]) {
     using Inputs = WarpInputs<n, T>;
-    const uint8_t* x = inputs.transform();
-    const float4* t = matrix_shared + int(threadIdx.x) % Inputs::lanes;
+    using Factors = Several<T>;
+    constexpr int rows = Inputs::rows;
+    uint32_t x = uint32_t(__cvta_generic_to_shared(inputs.transform()));
+    uint32_t t = uint32_t(__cvta_generic_to_shared(matrix_shared)) + threadIdx.x % Inputs::lanes * 16;
+    const auto read_t = [&](int k, float4(&own_t)[4]) {
 #pragma unroll
-    for (int r = 0; r < Inputs::rows; r++)
+        for (int c = 0; c < 4; c++) {
+            const uint4 four = ptx::load_shared_16(t + (k * 4 + c) * Inputs::lanes * 16);
+            own_t[c] = make_float4(__uint_as_float(four.x), __uint_as_float(four.y), __uint_as_float(four.z),
+                                   __uint_as_float(four.w));
+        }
+    };
+#pragma unroll
+    for (int r = 0; r < rows; r++)
 #pragma unroll
         for (int j = 0; j < block_elements; j++) sums[r][j] = 0.0f;
-    const uint8_t* const end = x + n * sizeof(T);
+    const uint32_t end = x + n * sizeof(T);
+    Factors read[rows];
+#pragma unroll
+    for (int r = 0; r < rows; r++) read[r] = Factors(x + r * Inputs::row_bytes);
+    float4 own_t[2][4];
+    read_t(0, own_t[0]);
 #pragma unroll 1
     do {
-        Two<T> factors[Inputs::rows];
+        x += Factors::bytes;
 #pragma unroll
-        for (int r = 0; r < Inputs::rows; r++) factors[r] = Two<T>(x + r * Inputs::row_bytes);
+        for (int i = 0; i < Factors::count; i++) {
+            ptx::keep_apart();
+            float factors[rows];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float4 own_t[4];
+            for (int r = 0; r < rows; r++) factors[r] = read[r][i];
+            read_t(i + 1, own_t[(i + 1) % 2]);
+            if (i + 1 == Factors::count) {
 #pragma unroll
-            for (int c = 0; c < 4; c++) own_t[c] = t[(i * 4 + c) * Inputs::lanes];
-            if (i == 1) ptx::keep_apart();
+                for (int r = 0; r < rows; r++) read[r] = Factors(x + r * Inputs::row_bytes);
+            }
 #pragma unroll
-            for (int r = 0; r < Inputs::rows; r++)
+            for (int r = 0; r < rows; r++)
 #pragma unroll
-                for (int j = 0; j < block_elements; j++)
-                    sums[r][j] = __fmaf_rn(factors[r].value[i], element(own_t[j / 4], j % 4), sums[r][j]);
+                for (int jj = 0; jj < block_elements; jj++) {
+                    const int j = r % 2 == 0 ? jj : block_elements - 1 - jj;
+                    sums[r][j] = __fmaf_rn(factors[r], element(own_t[i % 2][j / 4], j % 4), sums[r][j]);
+                }
         }
-        x += 2 * sizeof(T);
-        t += 8 * Inputs::lanes;
+        t += Factors::count * 4 * Inputs::lanes * 16;
     } while (x != end);
 }
 
@@ -165,12 +187,16 @@ struct FinishAlike {
     Take take;
 
     __device__ __forceinline__ bool allows_quick(uint32_t) const { return true; }
-    __device__ __forceinline__ bool quick(uint32_t row, uint32_t column, float (&sums)[block_elements],
-                                          float scale) const {
+    template <int rows>
+    __device__ __forceinline__ uint32_t quick(uint32_t first_row, uint32_t rows_apart, uint32_t column,
+                                              float (&sums)[rows][block_elements], float scale) const {
 #pragma unroll
-        for (int i = 0; i < block_elements; i++) sums[i] *= scale;
-        take(row, column, sums);
-        return true;
+        for (int r = 0; r < rows; r++) {
+#pragma unroll
+            for (int i = 0; i < block_elements; i++) sums[r][i] *= scale;
+            take(first_row + r * rows_apart, column, sums[r]);
+        }
+        return 0;
     }
     __device__ __forceinline__ void any(uint32_t row, uint32_t column,
                                         const float (&values)[block_elements]) const {
@@ -178,16 +204,17 @@ struct FinishAlike {
     }
 };
 
-// For every block of the tiles, also those without elements: finish.quick(row, column, sums), where
-// finish.allows_quick says so of the tile's end column; if that gives false, or else, finish.any(row, column,
-// values). All threads of a warp together. load_matrix comes first.
+// For every block of the tiles, also those without elements: finish.quick(first_row, rows_apart, column,
+// sums) for a lane's blocks of all rows, where finish.allows_quick says so of the tile's end column; for
+// those of which it gives a bit, or else for all, finish.any(row, column, values). All threads of a warp
+// together. load_matrix comes first.
 template <int n, typename T, typename Finish>
 __device__ void for_each_transformed_block(const MatrixInput<T>& input, const Tiles& tiles,
                                            const Finish& finish) {
     using Inputs = WarpInputs<n, T>;
     constexpr int rows = Inputs::rows, stage_bytes = rows * Inputs::row_bytes;
     const int stages = input.stages;
-    uint8_t* const data = reinterpret_cast<uint8_t*>(matrix_shared + n * n / 4) +
+    uint8_t* const data = reinterpret_cast<uint8_t*>(matrix_shared) + matrix_bytes(n) +
                           int(threadIdx.x) / 32 * (stages * stage_bytes);
     const uint32_t rows_apart = matrix_threads(n) >> tiles.width_log2;
     const uint32_t inside = threadIdx.x & (tiles.width() - 1), below = threadIdx.x >> tiles.width_log2;
@@ -215,14 +242,10 @@ __device__ void for_each_transformed_block(const MatrixInput<T>& input, const Ti
         const uint32_t column = column_of(tile), first_row = first_row_of(tile);
         uint32_t remaining = (1u << rows) - 1;  // a bit for every row
         if (finish.allows_quick(column - inside + tiles.width()) && input.scale > 0.0f) {
-            remaining = 0;
             float sums[rows][block_elements];
             multiply(inputs, sums);
-#pragma unroll
-            for (int r = 0; r < rows; r++)
-                remaining |=
-                    finish.quick(first_row + r * rows_apart, column, sums[r], input.scale) ? 0 : 1u << r;
-            remaining = __reduce_or_sync(~0u, remaining);
+            remaining = __reduce_or_sync(
+                ~0u, finish.template quick<rows>(first_row, rows_apart, column, sums, input.scale));
         }
 #pragma unroll 1
         for (int r = 0; remaining >> r != 0; r++) {
