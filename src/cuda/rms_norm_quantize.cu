@@ -104,7 +104,7 @@ __device__ Row<T> begin_row(const Input<T>& input, uint32_t row, bool add) {
     __syncthreads();
     if (threadIdx.x < 32) {
         float sum = 0.0f;
-#pragma unroll 8
+#pragma unroll 32
         for (int64_t i = threadIdx.x; i < input.x.k; i += 32) {
             const float r = widen(result.r.data[i]);
             sum = __fmaf_rn(r, r, sum);
