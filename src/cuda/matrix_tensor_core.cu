@@ -3,14 +3,16 @@
 // Accumulation::tensor_core: another arithmetic than the contract's, run only when asked for; its bits are
 // those of the device.
 //
-// A warp has 16 rows and a group of 64 or 128 columns; T of n < 64 stands in the group's matrix as blocks on
-// the diagonal. The order of k and of the columns is chosen so that lane q of the four that share a row reads
-// whole blocks of 16 inputs and ends up with whole blocks of 16 outputs: k 2q, 2q+1, 2q+8, 2q+9 of k-tile t
-// are the elements 16q + 4t .. + 3, and columns 2q, 2q+1 of column tile t are 16q + 2t, + 1. T lies in shared
-// memory as the fragments that the lanes read.
+// A CTA has 64 rows, 16 for each warp, and a group of 64 or 128 columns; T of n < 64 stands in the group's
+// matrix as blocks on the diagonal. The order of k and of the columns is chosen so that lane q of the four
+// that share a row reads whole blocks of 16 inputs and ends up with whole blocks of 16 outputs: k 2q, 2q+1,
+// 2q+8, 2q+9 of k-tile t are the elements 16q + 4t .. + 3, and columns 2q, 2q+1 of column tile t are 16q +
+// 2t, + 1. T lies in shared memory as wgmma reads it, which multiplies where all is ordinary; elsewhere, and
+// on other architectures, mma.sync does, with the same layout of x and of the sums.
 #include "cuda/device/elements_kernel.cuh"
 #include "cuda/operations.h"
 #include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/wgmma.cuh"
 #include "cuda/transforms.h"
 
 namespace halfbyte::cuda {
@@ -33,64 +35,108 @@ struct Group {
     static constexpr int ctas = n == 64 ? 5 : 4;  // on a multiprocessor: as many as leave registers enough
     static constexpr int halves = columns / 64;   // of 64 columns: a lane has one block in each
     static constexpr int k_tiles = columns / 16;
-    static constexpr int column_tile_pairs = columns / 16;
     static constexpr int transforms = columns / n;  // in the group
     static constexpr size_t shared_bytes = size_t(columns) * columns * sizeof(Element);
 };
 
-extern __shared__ uint4
-    fragments[];  // [k_tiles][column_tile_pairs][32 lanes]: b0, b1 of one column tile and of the next
+// [k / 64][column][k % 64] in the order of tiles, the 16-byte parts of a row of 128 swizzled (ptx/wgmma.cuh).
+extern __shared__ __align__(1024) uint8_t shared_matrix[];
 
-// T[k][j] of the group's matrix as the low or high half of a word
+// T[k][first..first + 7] of the group's matrix
 template <int n>
-__device__ uint32_t entry(const Element* matrix, int k, int j) {
-    if (k / n != j / n) return 0;
-    return reinterpret_cast<const uint16_t*>(matrix)[k % n * n + j % n];
+__device__ __forceinline__ uint4 entries(const Element* matrix, bool aligned, int k, int first) {
+    if (k / n != first / n) return make_uint4(0, 0, 0, 0);
+    const Element* const source = matrix + k % n * n + first % n;
+    if (aligned) return *reinterpret_cast<const uint4*>(source);
+    uint32_t word[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        word[i] = reinterpret_cast<const uint16_t*>(source)[2 * i] |
+                  uint32_t(reinterpret_cast<const uint16_t*>(source)[2 * i + 1]) << 16;
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+// Where word q of the 16-byte part `part` of 8 along k lies, in the row of column c of column tile t.
+template <int n>
+__device__ __forceinline__ uint32_t matrix_word(int part, int t, int c, int q) {
+    return uint32_t(part / 8 * (Group<n>::columns * 128) + (t * 8 + c) * 128 + ((part % 8) ^ c) * 16 + q * 4);
 }
 
 template <int n>
-__device__ void load_fragments(const Element* matrix) {
+__device__ void load_matrix(const Element* matrix) {
     using G = Group<n>;
-    for (int i = int(threadIdx.x); i < G::k_tiles * G::column_tile_pairs * 32; i += threads) {
-        const int lane = i % 32, pair = i / 32 % G::column_tile_pairs, tile = i / 32 / G::column_tile_pairs;
-        const int k = tile / 4 * 64 + lane % 4 * 16 + tile % 4 * 4;
-        uint32_t word[4];
+    const bool aligned = reinterpret_cast<uintptr_t>(matrix) % 16 == 0;
+    const int lane = int(threadIdx.x) % 32, eight = lane % 8, q = lane / 8;
+    // A warp: 4 pairs of rows of T, 64 columns.
+    for (int i = int(threadIdx.x) / 32; i < G::k_tiles * 2 * G::halves; i += warps) {
+        const int half = i % G::halves, part = i / G::halves;
+        const int k = part / 8 * 64 + q * 16 + part % 8 * 2, first = half * 64 + eight * 8;
+        const uint4 low = entries<n>(matrix, aligned, k, first),
+                    high = entries<n>(matrix, aligned, k + 1, first);
+        const uint32_t lows[4] = {low.x, low.y, low.z, low.w}, highs[4] = {high.x, high.y, high.z, high.w};
 #pragma unroll
-        for (int part = 0; part < 4; part++) {
-            const int column_tile = 2 * pair + part / 2, c = lane / 4;
-            const int j = column_tile / 8 * 64 + c / 2 * 16 + column_tile % 8 * 2 + c % 2,
-                      first = k + part % 2 * 2;
-            word[part] = entry<n>(matrix, first, j) | entry<n>(matrix, first + 1, j) << 16;
+        for (int j = 0; j < 8; j++) {
+            const int t = half * 8 + eight % 2 * 4 + j / 2, c = eight / 2 * 2 + j % 2;
+            *reinterpret_cast<uint32_t*>(shared_matrix + matrix_word<n>(part, t, c, q)) =
+                __byte_perm(lows[j / 2], highs[j / 2], j % 2 == 0 ? 0x5410 : 0x7632);
         }
-        fragments[i] = make_uint4(word[0], word[1], word[2], word[3]);
     }
+    ptx::fence_shared_for_wgmma();
     __syncthreads();
 }
 
 // The blocks of this lane's two rows in one half of the group's columns, 0 beyond the matrix.
 using Outputs = float[2][block_elements];
 
-// a[t]: fragments of k-tile t
+__device__ __forceinline__ void outputs_of(const float (&sums)[32], Outputs& outputs) {
+#pragma unroll
+    for (int tile = 0; tile < 8; tile++) {
+        outputs[0][2 * tile] = sums[4 * tile];
+        outputs[0][2 * tile + 1] = sums[4 * tile + 1];
+        outputs[1][2 * tile] = sums[4 * tile + 2];
+        outputs[1][2 * tile + 1] = sums[4 * tile + 3];
+    }
+}
+
+// a[t]: fragments of k-tile t. Every warp by itself.
 template <int n>
 __device__ __forceinline__ void multiply(const uint32_t (&a)[Group<n>::k_tiles][4], int half,
                                          Outputs& outputs) {
-    using G = Group<n>;
-    const int lane = int(threadIdx.x) % 32;
+    const int lane = int(threadIdx.x) % 32, c = lane / 4, q = lane % 4;
+    const auto word = [&](int part, int t) {
+        return *reinterpret_cast<const uint32_t*>(shared_matrix + matrix_word<n>(part, half * 8 + t, c, q));
+    };
     float sums[8][4] = {};
 #pragma unroll
-    for (int tile = 0; tile < G::k_tiles; tile++)
+    for (int tile = 0; tile < Group<n>::k_tiles; tile++)
 #pragma unroll
-        for (int pair = 0; pair < 4; pair++) {
-            const uint4 b = fragments[(tile * G::column_tile_pairs + half * 4 + pair) * 32 + lane];
-            ptx::mma_bf16_16x8x16(sums[2 * pair], a[tile], b.x, b.y);
-            ptx::mma_bf16_16x8x16(sums[2 * pair + 1], a[tile], b.z, b.w);
-        }
+        for (int t = 0; t < 8; t++)
+            ptx::mma_bf16_16x8x16(sums[t], a[tile], word(2 * tile, t), word(2 * tile + 1, t));
+    float flat[32];
 #pragma unroll
-    for (int tile = 0; tile < 8; tile++) {
-        outputs[0][2 * tile] = sums[tile][0];
-        outputs[0][2 * tile + 1] = sums[tile][1];
-        outputs[1][2 * tile] = sums[tile][2];
-        outputs[1][2 * tile + 1] = sums[tile][3];
+    for (int i = 0; i < 32; i++) flat[i] = sums[i / 4][i % 4];
+    outputs_of(flat, outputs);
+}
+
+// The same for the four warps of a CTA together, a step of each.
+template <int n>
+__device__ __forceinline__ void multiply_together(const uint32_t (&a)[Group<n>::k_tiles][4], int half,
+                                                  Outputs& outputs) {
+    if constexpr (ptx::has_wgmma) {
+        const uint32_t matrix = uint32_t(__cvta_generic_to_shared(shared_matrix)) / 16 + half * 512;
+        float sums[32];
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int tile = 0; tile < Group<n>::k_tiles; tile++)
+            ptx::wgmma_bf16(sums, a[tile],
+                            ptx::wgmma_descriptor(matrix + tile / 4 * (Group<n>::columns * 8) + tile % 4 * 2),
+                            tile > 0);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        ptx::keep_registers(sums);
+        outputs_of(sums, outputs);
+    } else {
+        multiply<n>(a, half, outputs);
     }
 }
 
@@ -116,19 +162,18 @@ struct GroupBlocks {
     }
 };
 
-// Groups in the order in which warps take them, along a row of groups first; a step is kept as rows and
-// columns.
+// Groups of 64 rows in the order in which CTAs take them, along a row of groups first; a step is kept as rows
+// and columns.
 template <int n>
 struct GroupWalk {
     uint32_t across, down, step_across, step_down;
-    uint32_t group, row_tile;  // of 16 rows
+    uint32_t group, row_tile;  // of 64 rows
 
     __device__ GroupWalk(uint32_t grid_rows, uint32_t grid_columns)
         : across(max(1u, (grid_columns + Group<n>::blocks - 1) / Group<n>::blocks)),
-          down(grid_columns == 0 ? 0 : (grid_rows + 15) / 16) {
-        const uint32_t step = gridDim.x * warps, start = blockIdx.x * warps + threadIdx.x / 32;
-        step_across = step % across, step_down = step / across;
-        group = start % across, row_tile = start / across;
+          down(grid_columns == 0 ? 0 : (grid_rows + 63) / 64) {
+        step_across = gridDim.x % across, step_down = gridDim.x / across;
+        group = blockIdx.x % across, row_tile = blockIdx.x / across;
     }
     __device__ bool done() const { return row_tile >= down; }
     __device__ void advance() {
@@ -136,7 +181,7 @@ struct GroupWalk {
         group += step_across;
         if (group >= across) group -= across, row_tile++;
     }
-    __device__ uint32_t row() const { return row_tile * 16 + threadIdx.x % 32 / 4; }
+    __device__ uint32_t row() const { return row_tile * 64 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
     __device__ uint32_t column(int half) const {
         return group * Group<n>::blocks + half * 4 + threadIdx.x % 4;
     }
@@ -191,7 +236,8 @@ __device__ void for_each_transformed_block(const Input& input, uint32_t grid_row
 }
 
 // Groups that are whole, aligned and ordinary (device/block.cuh) take a short way, on which the next group's
-// inputs are fetched before this one's are used.
+// inputs are fetched before this one's are used. The warps of a CTA multiply together; one whose 16 rows are
+// not whole takes the long way after that.
 template <int n>
 __global__ void __launch_bounds__(threads, Group<n>::ctas)
     matrix_quantize_tensor_core(const __grid_constant__ Input input,
@@ -199,13 +245,13 @@ __global__ void __launch_bounds__(threads, Group<n>::ctas)
                                 const __grid_constant__ EncodeScales scales) {
     using G = Group<n>;
     ptx::wait_for_previous_kernel();
-    load_fragments<n>(input.matrix);
+    load_matrix<n>(input.matrix);
     const uint32_t inner_rows = output.rows / 16;
     // The short way has 32 bits for steps in codes and scales and wants scale > 0.
     const bool short_way = output.aligned && output.padded_columns < 1u << 24 && input.scale > 0.0f;
     const uint32_t inner_groups = short_way ? input.x.vector_columns / G::blocks : 0;
-    const auto is_inner = [&](const GroupWalk<n>& at) {
-        return at.row_tile < inner_rows && at.group < inner_groups;
+    const auto is_inner = [&](const GroupWalk<n>& at) {  // for this warp
+        return at.row_tile * warps + threadIdx.x / 32 < inner_rows && at.group < inner_groups;
     };
     const int64_t x_step = 8 * input.x.stride;
     const auto fetch = [&](const GroupWalk<n>& at, GroupBlocks<n>& blocks) {
@@ -230,13 +276,14 @@ __global__ void __launch_bounds__(threads, Group<n>::ctas)
         at.advance();
         if (!at.done() && is_inner(at)) fetch(at, next);
         bool all_ordinary = is_inner(here);
-        if (all_ordinary) {
+        if (here.group < inner_groups) {
             uint8_t* const codes = output.codes_of(here.row(), here.column(0));
             uint8_t* const own_scales = output.scale_of(here.row(), here.column(0));
 #pragma unroll
             for (int half = 0; half < G::halves; half++) {
                 Outputs outputs;
-                multiply<n>(a, half, outputs);
+                multiply_together<n>(a, half, outputs);
+                if (!is_inner(here)) continue;
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     bool ordinary;
@@ -264,7 +311,7 @@ __global__ void __launch_bounds__(threads, 4)
     matrix_quantize_tensor_core_dynamic(const __grid_constant__ Input input,
                                         const __grid_constant__ NvFp4Output output,
                                         const __grid_constant__ DynamicScales dynamic) {
-    load_fragments<n>(input.matrix);
+    load_matrix<n>(input.matrix);
 #pragma unroll 1
     for (int pass = 0; pass < 2; pass++) {
         for_each_transformed_block<n>(
@@ -287,7 +334,7 @@ template <int n>
 __global__ void __launch_bounds__(threads)
     matrix_tensor_core(const __grid_constant__ Input input, const __grid_constant__ ElementOutput output) {
     ptx::wait_for_previous_kernel();
-    load_fragments<n>(input.matrix);
+    load_matrix<n>(input.matrix);
     for_each_transformed_block<n>(
         input, input.rows, input.columns,
         [&](uint32_t row, uint32_t column, const float(&values)[block_elements], bool mine) {
@@ -302,8 +349,7 @@ Input input_of(const ConstMatrix& x, const BlockTransform& transform) {
 
 template <int n>
 int64_t ctas(int64_t grid_rows, int64_t grid_columns) {
-    const int64_t groups = (grid_rows + 15) / 16 * ((grid_columns + Group<n>::blocks - 1) / Group<n>::blocks);
-    return (groups + warps - 1) / warps;
+    return (grid_rows + 63) / 64 * ((grid_columns + Group<n>::blocks - 1) / Group<n>::blocks);
 }
 
 void launch_with_given_scales(const TransformQuantizeArgs& args, const Launch& launch,

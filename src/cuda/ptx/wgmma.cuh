@@ -9,8 +9,10 @@
 namespace halfbyte::cuda::ptx {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+inline constexpr bool has_wgmma = true;
 #define HALFBYTE_WGMMA(text, ...) asm volatile(text : __VA_ARGS__)
 #else
+inline constexpr bool has_wgmma = false;
 #define HALFBYTE_WGMMA(text, ...)
 #endif
 
@@ -30,6 +32,13 @@ template <int pending>
 __device__ __forceinline__ void wgmma_wait() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+#endif
+}
+// What this thread has written to shared memory is there for a wgmma that comes after a barrier. PTX ISA:
+// fence.proxy.
+__device__ __forceinline__ void fence_shared_for_wgmma() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 // A warpgroup's registers for each thread from here on; what some give back others take. PTX ISA: setmaxnreg.
