@@ -65,6 +65,14 @@ struct Several {
     }
 };
 
+// A thread's first block of a tile; the others are threads / width rows apart.
+template <int n>
+__device__ __forceinline__ Position matrix_position(const Tiles& tiles, uint32_t tile, uint32_t thread) {
+    const uint32_t rows_apart = matrix_threads(n) >> tiles.width_log2;
+    return {tile / tiles.across * rows_apart * matrix_rows(n) + (thread >> tiles.width_log2),
+            (tile % tiles.across << tiles.width_log2) + (thread & (tiles.width() - 1))};
+}
+
 // A warp's inputs of one tile: of each row 32 blocks.
 template <int n, typename T>
 struct WarpInputs {
@@ -77,28 +85,45 @@ struct WarpInputs {
     __device__ __forceinline__ const uint8_t* transform() const {  // of this lane, in row 0
         return data + int(threadIdx.x) % 32 / lanes * pitch;
     }
-    // Begins to copy this lane's blocks of the rows from first_row on; a commit and a wait come after it.
-    __device__ __forceinline__ void fetch(const MatrixInput<T>& input, uint32_t first_row,
-                                          uint32_t rows_apart, uint32_t column) const {
-        constexpr int block_bytes = block_elements * int(sizeof(T));
-        uint8_t* own = data + int(threadIdx.x) % 32 / lanes * pitch + int(threadIdx.x) % lanes * block_bytes;
+    // Begins to copy the warp's blocks of a tile; a commit and a wait come after it. Neighbouring lanes copy
+    // neighbouring 16 bytes, whichever lane's block they belong to: L2 gives out 32 at a time.
+    __device__ __forceinline__ void fetch(const MatrixInput<T>& input, const Tiles& tiles,
+                                          uint32_t tile) const {
+        constexpr int block_bytes = block_elements * int(sizeof(T)), parts = block_bytes / 16;
+        const uint32_t thread = ptx::thread_anew(), lane = thread % 32;
+        const uint32_t rows_apart = matrix_threads(n) >> tiles.width_log2;
+        const auto is_copied = [&](uint32_t row, uint32_t column) {
+            return row < input.rows && column < input.x.vector_columns;
+        };
 #pragma unroll
-        for (int r = 0; r < rows; r++, own += row_bytes) {
-            const uint32_t row = first_row + r * rows_apart;
-            if (row < input.rows && column < input.x.vector_columns) {
-                const auto* source = reinterpret_cast<const uint8_t*>(input.x.at(row, column));
+        for (int i = 0; i < parts; i++) {
+            const uint32_t owner = i * (32 / parts) + lane / parts, part = lane % parts;
+            const Position first = matrix_position<n>(tiles, tile, thread - lane + owner);
+            const T* from = input.x.at(first.row, first.column) + part * (16 / sizeof(T));
+            uint8_t* to = block(owner) + part * 16;
 #pragma unroll
-                for (int i = 0; i < block_bytes; i += 16) ptx::copy_async(own + i, source + i);
-            } else {
-                Block<T> block = {};
-                if (row < input.rows && column < input.columns) block = input.x.load(row, column);
-#pragma unroll
-                for (int i = 0; i < Block<T>::words / 4; i++)
-                    reinterpret_cast<uint4*>(own)[i] =
-                        make_uint4(block.word[4 * i], block.word[4 * i + 1], block.word[4 * i + 2],
-                                   block.word[4 * i + 3]);
-            }
+            for (int r = 0; r < rows; r++, from += rows_apart * input.x.stride, to += row_bytes)
+                if (is_copied(first.row + r * rows_apart, first.column)) ptx::copy_async(to, from);
         }
+        const Position first = matrix_position<n>(tiles, tile, thread);
+        if (is_copied(first.row + (rows - 1) * rows_apart, first.column)) return;
+#pragma unroll 1
+        for (int r = 0; r < rows; r++) {
+            const uint32_t row = first.row + r * rows_apart;
+            if (is_copied(row, first.column)) continue;
+            Block<T> values = {};
+            if (row < input.rows && first.column < input.columns) values = input.x.load(row, first.column);
+            uint4* const own = reinterpret_cast<uint4*>(block(lane) + r * row_bytes);
+#pragma unroll
+            for (int i = 0; i < parts; i++)
+                own[i] = make_uint4(values.word[4 * i], values.word[4 * i + 1], values.word[4 * i + 2],
+                                    values.word[4 * i + 3]);
+        }
+    }
+
+  private:
+    __device__ __forceinline__ uint8_t* block(uint32_t lane) const {  // in row 0
+        return data + lane / lanes * pitch + lane % lanes * (block_elements * int(sizeof(T)));
     }
 };
 
@@ -217,13 +242,9 @@ __device__ void for_each_transformed_block(const MatrixInput<T>& input, const Ti
     uint8_t* const data = reinterpret_cast<uint8_t*>(matrix_shared) + matrix_bytes(n) +
                           int(threadIdx.x) / 32 * (stages * stage_bytes);
     const uint32_t rows_apart = matrix_threads(n) >> tiles.width_log2;
-    const uint32_t inside = threadIdx.x & (tiles.width() - 1), below = threadIdx.x >> tiles.width_log2;
     const uint32_t count = tiles.across * tiles.down;
-    const auto column_of = [&](uint32_t tile) { return (tile % tiles.across << tiles.width_log2) + inside; };
-    const auto first_row_of = [&](uint32_t tile) { return tile / tiles.across * rows_apart * rows + below; };
     const auto fetch = [&](uint32_t tile, int stage) {
-        if (tile < count)
-            Inputs{data + stage * stage_bytes}.fetch(input, first_row_of(tile), rows_apart, column_of(tile));
+        if (tile < count) Inputs{data + stage * stage_bytes}.fetch(input, tiles, tile);
         ptx::commit_copies();
     };
 
@@ -239,9 +260,9 @@ __device__ void for_each_transformed_block(const MatrixInput<T>& input, const Ti
         }
         __syncwarp();
         const Inputs inputs{data + stage * stage_bytes};
-        const uint32_t column = column_of(tile), first_row = first_row_of(tile);
+        const auto [first_row, column] = matrix_position<n>(tiles, tile, threadIdx.x);
         uint32_t remaining = (1u << rows) - 1;  // a bit for every row
-        if (finish.allows_quick(column - inside + tiles.width()) && input.scale > 0.0f) {
+        if (finish.allows_quick((tile % tiles.across + 1) << tiles.width_log2) && input.scale > 0.0f) {
             float sums[rows][block_elements];
             multiply(inputs, sums);
             remaining = __reduce_or_sync(

@@ -3,6 +3,8 @@
 // after the other.
 #pragma once
 
+#include <cstdint>
+
 namespace halfbyte::cuda::ptx {
 
 // Returns when all the grids that this one depends on are done and their writes visible.
@@ -23,6 +25,13 @@ __device__ __forceinline__ void let_next_kernel_start() {
 // No instruction is moved across this one, which does nothing else. PTX: pmevent, a mark for profilers.
 __device__ __forceinline__ void keep_apart() {
     asm volatile("pmevent 0;" ::: "memory");
+}
+
+// threadIdx.x, read here: what is computed from it is not kept in registers from one use to the next.
+__device__ __forceinline__ uint32_t thread_anew() {
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
 }
 
 }  // namespace halfbyte::cuda::ptx
