@@ -65,7 +65,9 @@ __device__ __forceinline__ OrdinaryValues scaled_ordinary(const float (&values)[
 }
 
 template <typename Source>
-concept MakesOrdinary = requires(const Source& source) { source.allows(1.0f); };
+concept MakesOrdinary = requires(const Source& source) {
+    source.allows(1.0f);
+};
 
 template <typename Source>
 __device__ __forceinline__ bool allows(const Source& source, float G) {
@@ -109,69 +111,90 @@ __device__ __forceinline__ void append_scales(uint32_t (&gathered)[2], uint32_t 
     gathered[1] = __byte_perm(gathered[1], scales, 0x5432);
 }
 
-// A thread has `turns` rows, a tile's height apart. Where the whole tile has elements, is aligned and
-// ordinary (block.cuh), a short loop fetches the next row's blocks while it works on one's. What it must not
-// do, and all other tiles, is done by a second loop with care for everything.
+// `turns` rows of a tile that has elements everywhere and is aligned: a short loop fetches the next row's
+// blocks while it works on one's. A bit for every turn that it must not do (block.cuh), for the whole warp.
+template <int turns, typename Source>
+__device__ __forceinline__ uint32_t quantize_inner(const Source& source, const NvFp4Output& output,
+                                                   const EncodeScales& scales, const Tiles& tiles,
+                                                   uint32_t first_row, uint32_t column) {
+    constexpr int blocks = Source::blocks;
+    constexpr bool may_gather = turns == 4;
+    const uint32_t height = tiles.height();
+    const uint64_t codes_step = uint64_t(height) * output.padded_columns * 8;
+    uint8_t* codes = output.codes_of(first_row, column);
+    uint8_t* own_scales = output.scale_of(first_row, column);
+    const int64_t scales_step = output.scale_of(height, 0) - output.scales;  // from every first row
+    typename Source::Cursor cursor = source.at(first_row, column);
+    float G = scales(first_row);
+    bool allowed = allows(source, G);
+    typename Source::Raw next = source.fetch_vector(cursor);
+    uint32_t row = first_row, gathered[blocks] = {}, remaining = 0;
+#pragma unroll Source::unrolled
+    for (int turn = 0; turn < turns; turn++) {
+        const typename Source::Raw raw = next;
+        const float own_G = G;
+        if (turn + 1 < turns) {
+            source.step(cursor, height);
+            next = source.fetch_vector(cursor);
+            if (scales.per_row) {
+                G = scales(row + height);
+                allowed = allowed && allows(source, G);
+            }
+        }
+        OrdinaryValues values[blocks];
+        make_ordinary(source, raw, column, values);
+        uint32_t made_scales = 0;
+#pragma unroll
+        for (int i = 0; i < blocks; i++) {
+            bool ordinary;
+            const QuantizedBlock made = quantize_ordinary_block(values[i], own_G, ordinary);
+            remaining |= ordinary ? 0 : 1u << turn;
+            ptx::store_streaming(reinterpret_cast<uint2*>(codes) + i, made.codes);
+            made_scales |= made.scale << (8 * i);
+        }
+        if (may_gather && tiles.gathers_scales) {
+            append_scales(gathered, made_scales);
+        } else if (blocks == 2 && output.pairs_aligned) {
+            *reinterpret_cast<uint16_t*>(own_scales) = uint16_t(made_scales);
+        } else {
+#pragma unroll
+            for (int i = 0; i < blocks; i++) own_scales[i] = uint8_t(made_scales >> (8 * i));
+        }
+        codes += codes_step;
+        own_scales += scales_step;
+        row += height;
+    }
+    if (may_gather && tiles.gathers_scales) output.store_scales_of_4_rows(first_row, column, gathered);
+    if (!allowed) remaining = (1u << turns) - 1;
+    remaining = __reduce_or_sync(~0u, remaining);
+    __syncwarp();  // before bytes that another lane has written are corrected
+    return remaining;
+}
+
+// A thread has `turns` rows, a tile's height apart, or, in the last tiles of a grid, one of them: so the
+// multiprocessors end together. What the loop above must not do is done by one with care for everything.
 template <typename Source, int turns>
 __global__ void __launch_bounds__(tile_threads, Source::ctas)
     quantize_given(const __grid_constant__ Source source, const __grid_constant__ NvFp4Output output,
                    const __grid_constant__ EncodeScales scales, const __grid_constant__ Tiles tiles) {
     constexpr int blocks = Source::blocks;
-    constexpr bool may_gather = turns == 4;
-    const Position first = own_position(tiles);
-    const uint32_t column = first.column * blocks, height = tiles.height();
+    const uint32_t height = tiles.height();
+    uint32_t down = own_down(), only = 0;  // turn
+    const bool whole = turns == 1 || down < tiles.whole_down;
+    if (!whole) {
+        only = (down - tiles.whole_down) % turns;
+        down = tiles.whole_down + (down - tiles.whole_down) / turns;
+    }
+    const Position first = position_in(tiles, blockIdx.x, down);
+    const uint32_t column = first.column * blocks;
     ptx::wait_for_previous_kernel();
-    uint32_t remaining = (1u << turns) - 1;  // a bit for every turn
-    if (is_inner(tiles)) {
-        const uint64_t codes_step = uint64_t(height) * output.padded_columns * 8;
-        uint8_t* codes = output.codes_of(first.row, column);
-        uint8_t* own_scales = output.scale_of(first.row, column);
-        const int64_t scales_step = output.scale_of(height, 0) - output.scales;  // from every first row
-        typename Source::Cursor cursor = source.at(first.row, column);
-        float G = scales(first.row);
-        bool allowed = allows(source, G);
-        typename Source::Raw next = source.fetch_vector(cursor);
-        uint32_t row = first.row, gathered[blocks] = {};
-        remaining = 0;
-#pragma unroll Source::unrolled
-        for (int turn = 0; turn < turns; turn++) {
-            const typename Source::Raw raw = next;
-            const float own_G = G;
-            if (turn + 1 < turns) {
-                source.step(cursor, height);
-                next = source.fetch_vector(cursor);
-                if (scales.per_row) {
-                    G = scales(row + height);
-                    allowed = allowed && allows(source, G);
-                }
-            }
-            OrdinaryValues values[blocks];
-            make_ordinary(source, raw, column, values);
-            uint32_t made_scales = 0;
-#pragma unroll
-            for (int i = 0; i < blocks; i++) {
-                bool ordinary;
-                const QuantizedBlock made = quantize_ordinary_block(values[i], own_G, ordinary);
-                remaining |= ordinary ? 0 : 1u << turn;
-                ptx::store_streaming(reinterpret_cast<uint2*>(codes) + i, made.codes);
-                made_scales |= made.scale << (8 * i);
-            }
-            if (may_gather && tiles.gathers_scales) {
-                append_scales(gathered, made_scales);
-            } else if (blocks == 2 && output.pairs_aligned) {
-                *reinterpret_cast<uint16_t*>(own_scales) = uint16_t(made_scales);
-            } else {
-#pragma unroll
-                for (int i = 0; i < blocks; i++) own_scales[i] = uint8_t(made_scales >> (8 * i));
-            }
-            codes += codes_step;
-            own_scales += scales_step;
-            row += height;
-        }
-        if (may_gather && tiles.gathers_scales) output.store_scales_of_4_rows(first.row, column, gathered);
-        if (!allowed) remaining = (1u << turns) - 1;
-        remaining = __reduce_or_sync(~0u, remaining);
-        __syncwarp();  // before bytes that another lane has written are corrected
+    uint32_t remaining = whole ? (1u << turns) - 1 : 1u << only;  // a bit for every turn
+    if (blockIdx.x < tiles.inner_across && down < tiles.inner_down) {
+        if (whole)
+            remaining = quantize_inner<turns>(source, output, scales, tiles, first.row, column);
+        else
+            remaining = quantize_inner<1>(source, output, scales, tiles, first.row + only * height, column)
+                        << only;
     }
 #pragma unroll 1
     for (int turn = 0; turn < turns && remaining != 0; turn++) {
@@ -263,6 +286,12 @@ void launch_given(const Source& source, const QuantizeArgs& args, const Launch& 
         tiles = make_tiles(output.grid_rows, units<Source>(output), choice);
     }
     tiles.gathers_scales = gather;
+    // The tiles beyond the last wave in which every place for a CTA is taken are shared out finer.
+    const int64_t places = int64_t(Source::ctas) * device.multiprocessors;
+    if (tiles.count() > places) {
+        const int64_t fine = tiles.count() % places;
+        tiles.whole_down = tiles.down - uint32_t((fine + tiles.across - 1) / tiles.across);
+    }
     if (tiles.count() >= 2 * device.multiprocessors)
         return launch_turns<Source, 4>(source, output, args, launch, tiles);
     tiles = make_tiles(output.grid_rows, units<Source>(output));

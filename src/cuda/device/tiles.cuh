@@ -13,14 +13,19 @@ inline constexpr int tile_threads = 256;
 struct Tiles {
     uint32_t rows = 0, columns = 0;  // of blocks, padding included
     uint32_t width_log2 = 0;
-    uint32_t across = 0, down = 0;              // tiles
-    uint32_t rows_per_thread = 1;               // a tile's height apart
-    bool gathers_scales = false;                // output.cuh, store_scales_of_4_rows
+    uint32_t across = 0, down = 0;  // tiles
+    uint32_t rows_per_thread = 1;   // a tile's height apart
+    bool gathers_scales = false;    // output.cuh, store_scales_of_4_rows
+    uint32_t whole_down = ~0u;      // tile rows of one CTA a tile; below, it has one for each row of a thread
     uint32_t inner_across = 0, inner_down = 0;  // the tiles that need no care, counted from the first
 
     __host__ __device__ uint32_t width() const { return 1u << width_log2; }
     __host__ __device__ uint32_t height() const { return tile_threads >> width_log2; }
     __host__ __device__ int64_t count() const { return int64_t(across) * down; }
+    uint32_t ctas_down() const {
+        const uint32_t whole = std::min(whole_down, down);
+        return whole + (down - whole) * rows_per_thread;
+    }
 };
 
 struct TileChoice {
@@ -49,10 +54,10 @@ inline Tiles make_tiles(int64_t rows, int64_t columns, const TileChoice& choice 
     return tiles;
 }
 
-// A grid of one CTA per tile. A grid has at most 65,535 rows of CTAs: beyond, it has layers.
+// A grid of ctas_down() rows of CTAs. A grid has at most 65,535 rows of CTAs: beyond, it has layers.
 inline dim3 grid_of(const Tiles& tiles) {
-    const uint32_t layers = (tiles.down + 65534) / 65535;
-    return dim3(tiles.across, layers <= 1 ? tiles.down : 65535, std::max(layers, 1u));
+    const uint32_t down = tiles.ctas_down(), layers = (down + 65534) / 65535;
+    return dim3(tiles.across, layers <= 1 ? down : 65535, std::max(layers, 1u));
 }
 
 struct Position {
@@ -69,9 +74,6 @@ __device__ __forceinline__ uint32_t own_down() {
 }
 __device__ __forceinline__ Position own_position(const Tiles& tiles) {
     return position_in(tiles, blockIdx.x, own_down());
-}
-__device__ __forceinline__ bool is_inner(const Tiles& tiles) {
-    return blockIdx.x < tiles.inner_across && own_down() < tiles.inner_down;
 }
 
 // body(row, column) for each of this thread's blocks, in a one-dimensional grid of any size; positions beyond
