@@ -20,10 +20,10 @@ namespace halfbyte::bench::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Several streams: a core can have more loads under way from several places than from one.
-constexpr int64_t line_group = 256;
+constexpr int64_t line_group = 256;  // bytes of one place before the next one's turn
 
-// Reads `count` bytes, a multiple of 256 * streams, from so many places; the result keeps the loop alive.
+// Reads `count` bytes, a multiple of 256 * streams, from so many places: a core can have more loads under way
+// from several. The result keeps the loop alive.
 template <int streams>
 uint64_t read_bytes(const uint8_t* from, int64_t count) {
     const hn::ScalableTag<uint64_t> d;
@@ -132,8 +132,6 @@ HWY_AFTER_NAMESPACE();
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
-#include <functional>
 
 #include "backend/context_state.h"
 #include "bench/limits.h"
@@ -183,10 +181,15 @@ CacheSizes cache_sizes() {
     return sizes;
 }
 
-int64_t memory_bytes() {
+static int64_t find_memory_bytes() {
     const int64_t enough =
         std::clamp<int64_t>(4 * cache_sizes().last_level, int64_t(256) << 20, int64_t(2) << 30);
     return std::min(enough, available_memory() / 4) / (1 << 20) * (1 << 20);
+}
+
+int64_t memory_bytes() {
+    static const int64_t found = find_memory_bytes();
+    return found;
 }
 
 LimitMeter::LimitMeter(const Context& context)
@@ -201,9 +204,9 @@ LimitMeter::LimitMeter(const Context& context)
           context.threads());
 }
 
-// Walks once over `count` bytes of both parts of every thread, or makes a number of multiply-adds.
-// Gives 10^9 bytes or multiply-adds; 0: the level has no such loop.
-double LimitMeter::run(LimitKind kind, int way, int64_t count) {
+// Walks over every thread's memory or part of L2, or makes multiply-adds. Gives 10^9 bytes or multiply-adds;
+// 0: the level has no such loop.
+double LimitMeter::run(LimitKind kind, int way) {
     const auto level = size_t(context_.level());
     const int threads = context_.threads();
     const auto on_each_thread = [&](const auto& body) {
@@ -212,7 +215,7 @@ double LimitMeter::run(LimitKind kind, int way, int64_t count) {
         });
     };
     const bool in_l2 = kind == LimitKind::l2_read || kind == LimitKind::l2_copy;
-    const int64_t part = in_l2 ? l2_part_ : memory_part_;
+    const int64_t part = in_l2 ? l2_part_ : memory_part_, passes = in_l2 ? 64 : 1;
     const auto of_thread = [&](int64_t i) {
         return reinterpret_cast<uint8_t*>((in_l2 ? l2_ : memory_).get()) + i * 2 * part;
     };
@@ -220,16 +223,17 @@ double LimitMeter::run(LimitKind kind, int way, int64_t count) {
         case LimitKind::memory_read:
         case LimitKind::l2_read:
             on_each_thread([&](int64_t i) {
-                sink_ ^= read_levels[way][level](of_thread(i), count);
-                sink_ ^= read_levels[way][level](of_thread(i) + part, count);
+                for (int64_t pass = 0; pass < passes; pass++)
+                    sink_ ^= read_levels[way][level](of_thread(i), 2 * part);
             });
-            return 2e-9 * double(count * threads);
+            return 2e-9 * double(part * passes * threads);
         case LimitKind::memory_copy:
         case LimitKind::l2_copy:
             on_each_thread([&](int64_t i) {
-                copy_levels[way][level](of_thread(i), of_thread(i) + part, count);
+                for (int64_t pass = 0; pass < passes; pass++)
+                    copy_levels[way][level](of_thread(i), of_thread(i) + part, part);
             });
-            return 2e-9 * double(count * threads);
+            return 2e-9 * double(part * passes * threads);
         case LimitKind::int8:
         case LimitKind::fp32:
             break;
@@ -252,14 +256,10 @@ double LimitMeter::run(LimitKind kind, int way, int64_t count) {
 Limits LimitMeter::measure(double min_seconds, const Progress& progress) {
     constexpr int64_t stages = 10;
     int64_t stage = 0;
-    const auto measure_way = [&](LimitKind kind, int way, int64_t count, int64_t passes) {
+    const auto measure_way = [&](LimitKind kind, int way) {
         double amount = 0;
         const Timing timing = time_calls(
-            context_.threads(), min_seconds,
-            [&] {
-                amount = 0;
-                for (int64_t pass = 0; pass < passes; pass++) amount += run(kind, way, count);
-            },
+            context_.threads(), min_seconds, [&] { amount = run(kind, way); },
             [&] { report(progress, "measure the machine", stage, stages); });
         stage++;
         return Limit{.value = amount / timing.best, .spread = timing.spread};
@@ -267,24 +267,23 @@ Limits LimitMeter::measure(double min_seconds, const Progress& progress) {
     const auto best_way = [&](LimitKind kind, int ways) {
         Limit best;
         for (int way = 0; way < ways; way++) {
-            const Limit found = measure_way(kind, way, memory_part_, 1);
-            if (found.value > best.value) best = found, way_[int(kind)] = way;
+            const Limit found = measure_way(kind, way);
+            if (found.value > best.value) best = found, way_[size_t(kind)] = way;
         }
         return best;
     };
-    const auto in_l2 = [&](LimitKind kind) { return measure_way(kind, 0, l2_part_, 64); };
     const auto products = [&](LimitKind kind) -> std::optional<Limit> {
-        if (run(kind, 0, 0) == 0) {
+        if (run(kind, 0) == 0) {
             stage++;
             return {};
         }
-        return measure_way(kind, 0, 0, 1);
+        return measure_way(kind, 0);
     };
     Limits limits{.threads = context_.threads()};
     limits.memory_read = best_way(LimitKind::memory_read, int(std::size(read_levels)));
     limits.memory_copy = best_way(LimitKind::memory_copy, int(std::size(copy_levels)));
-    limits.l2_read = in_l2(LimitKind::l2_read);
-    limits.l2_copy = in_l2(LimitKind::l2_copy);
+    limits.l2_read = measure_way(LimitKind::l2_read, 0);
+    limits.l2_copy = measure_way(LimitKind::l2_copy, 0);
     limits.int8 = products(LimitKind::int8);
     limits.fp32 = products(LimitKind::fp32);
     report(progress, "measure the machine", stages, stages);
@@ -292,11 +291,10 @@ Limits LimitMeter::measure(double min_seconds, const Progress& progress) {
 }
 
 double LimitMeter::rate_now(LimitKind kind, double seconds) {
-    const bool in_l2 = kind == LimitKind::l2_read || kind == LimitKind::l2_copy;
     const Stopwatch watch(context_.threads());
     double amount = 0, spent = 0;
     do {
-        amount += run(kind, way_[int(kind)], in_l2 ? l2_part_ : memory_part_);
+        amount += run(kind, way_[size_t(kind)]);
         spent = watch.seconds();
     } while (spent < seconds);
     return amount / std::max(spent, 1e-9);

@@ -2,6 +2,7 @@
 // number of threads reads and copies memory and L2, and does the multiply-adds of a CPU level.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -22,12 +23,13 @@ struct CacheSizes {
 CacheSizes cache_sizes();
 
 // What has to be walked through so that nothing is found in a cache again: 4 times the largest cache, at
-// least 256 MiB, at most 2 GiB and a quarter of the memory that is available.
+// least 256 MiB, at most 2 GiB and a quarter of the memory that was available when it was first asked for.
 int64_t memory_bytes();
 
 enum class LimitKind { memory_read, memory_copy, l2_read, l2_copy, int8, fp32 };
-std::string_view name_of(
-    LimitKind kind);  // "memory read", "memory copy", "L2 read", "L2 copy", "int8", "FP32"
+inline constexpr size_t limit_kinds = 6;
+// "memory read", "memory copy", "L2 read", "L2 copy", "int8", "FP32"
+std::string_view name_of(LimitKind kind);
 
 struct Limit {
     double value = 0;   // the best of the repeats: GB/s (10^9 bytes) or GMAC/s
@@ -56,12 +58,12 @@ class LimitMeter {
     double rate_now(LimitKind kind, double seconds);
 
   private:
-    double run(LimitKind kind, int way, int64_t count);
+    double run(LimitKind kind, int way);
 
     const Context& context_;
     int64_t memory_part_, l2_part_;
     Memory memory_, l2_;
-    int way_[6] = {};
+    std::array<int, limit_kinds> way_{};  // the fastest
     std::atomic<uint64_t> sink_ = 0;
 };
 

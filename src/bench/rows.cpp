@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cmath>
 #include <optional>
 
@@ -622,9 +623,10 @@ Measurement measure(const Row& row, Operation& operation, const Context& context
     result.timing.calls++;
     result.value = row.items * 1e-9 / result.timing.median;
     if (!bounded) return result;
+    // The first limit is that of the call to warm up.
+    assert(limit_seconds.size() == result.timing.samples.size() + 2);
     std::vector<double> shares;
-    for (size_t i = 0; i < result.timing.samples.size();
-         i++)  // the first limit is that of the call to warm up
+    for (size_t i = 0; i < result.timing.samples.size(); i++)
         shares.push_back((limit_seconds[i + 1] + limit_seconds[i + 2]) / 2 / result.timing.samples[i]);
     result.bound = name_of(bound.kind);
     result.share = median_of(shares);

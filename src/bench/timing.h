@@ -33,8 +33,8 @@ struct Timing {
     int64_t calls = 0;            // in all, the first one included
 };
 
-// One call to warm up, then 3 to 9 samples that take about min_seconds together. between() is called between
-// samples and may throw to stop.
+// One call to warm up, then 3 to 9 samples that take about min_seconds together. between() is called once
+// before the call to warm up and once before each sample, and may throw to stop.
 Timing time_calls(int threads, double min_seconds, const std::function<void()>& call,
                   const std::function<void()>& between);
 

@@ -176,7 +176,8 @@ std::vector<int> thread_counts(const Options& options) {
     return usable == 1 ? std::vector<int>{1} : std::vector<int>{1, usable};
 }
 
-std::vector<Machine> measure_machine(const Options& options, const Progress& progress) {
+// keep_meters: for limits that are measured again.
+std::vector<Machine> measure_machine(const Options& options, bool keep_meters, const Progress& progress) {
     std::vector<Machine> machines;
     for (const int threads : thread_counts(options)) {
         CommonOptions common = options.common;
@@ -185,6 +186,7 @@ std::vector<Machine> measure_machine(const Options& options, const Progress& pro
         machine.meter = std::make_unique<bench::LimitMeter>(*machine.context);
         machine.limits = machine.meter->measure(options.min_time, progress);
         for (const std::string& doubt : bench::doubts_about(machine.limits)) warn(options.common, doubt);
+        if (!keep_meters) machine.meter.reset();
         machines.push_back(std::move(machine));
     }
     return machines;
@@ -272,7 +274,7 @@ std::vector<bench::Row> chosen_rows(const Options& options) {
 int run_kernels(const Options& options) {
     const std::vector<bench::Row> rows = chosen_rows(options);
     const Progress progress = make_progress(options.common);
-    const std::vector<Machine> machines = measure_machine(options, progress);
+    const std::vector<Machine> machines = measure_machine(options, true, progress);
     const std::string level(name_of(machines[0].context->level()));
 
     const bool csv = options.common.format == "csv";
@@ -385,8 +387,7 @@ int run_model(const Options& options) {
     bench::check_model(*source, options.bench);
     bench::ModelOptions bench_options = options.bench;
     if (options.arithmetic == "w4a16") bench_options.arithmetic = model::Arithmetic::w4a16;
-    std::vector<Machine> machines = measure_machine(options, progress);
-    for (Machine& machine : machines) machine.meter.reset();  // its memory is not the model's
+    const std::vector<Machine> machines = measure_machine(options, false, progress);
 
     std::optional<Table> table;
     if (!options.common.json()) {

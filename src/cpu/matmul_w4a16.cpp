@@ -72,7 +72,7 @@ void decode_tile(const PackedWeight& w, int64_t tile, const WeightPanel& panel) 
 // shift, a permutation and a multiply-add for each row. Two registers hold the 32 partial sums of an output;
 // 16 / R / 2 outputs of R rows are summed at a time, over a chunk of a tile while it is in L1, and between
 // chunks the sums wait in a buffer.
-inline constexpr int64_t few_decoded_rows = 8;  // at most; beyond, expanding once is cheaper
+inline constexpr int64_t few_decoded_rows = 8;  // at most: beyond, an output's sums do not fit
 inline constexpr int64_t tiles_at_once = 2;
 inline constexpr int64_t row_chunk_blocks = 32;  // 4 KB of codes; an even number
 
@@ -82,8 +82,10 @@ struct alignas(64) ScaledCodes {
 inline constexpr auto scaled_codes = [] {
     std::array<ScaledCodes, 256> all{};
     for (int scale = 0; scale < 256; scale++)
-        for (int code = 0; code < 16; code++)
-            all[size_t(scale)].values[code] = decode_e2m1(uint8_t(code)) * decode_e4m3(uint8_t(scale));
+        for (int code = 0; code < 16; code++) {
+            const float SF = decode_e4m3(uint8_t(scale));
+            all[size_t(scale)].values[code] = SF != SF ? SF : decode_e2m1(uint8_t(code)) * SF;
+        }
     return all;
 }();
 
@@ -193,7 +195,7 @@ HWY_INLINE void add_chunk(const Chunk& w, int n, const float* x, int64_t stride,
 template <int R>
 void multiply_tiles_by_rows(const PackedWeight& w, int64_t tile, int64_t tiles, const float* x,
                             int64_t stride, const Epilogue& epilogue) {
-    constexpr int O = R == 1 ? 8 : R == 2 ? 4 : R <= 4 ? 2 : 1;
+    constexpr int O = 16 / R / 2;
     const int64_t blocks = w.blocks();
     __mmask16 last = 0;  // the lanes of the last block that are below K
     for (int64_t e = 0; e <= (w.k - 1) % 16; e++) last |= __mmask16(1 << (e % 8 * 2 + e / 8));

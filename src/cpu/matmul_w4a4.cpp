@@ -12,11 +12,11 @@
 //           multiplications to 16 bits, which hold the sum of four
 //   scalar  16-bit multiplications and additions: the sum of 16 products is at most 2304
 // Two orders of work. Up to `group_rows` rows, which is decoding tokens, read the weights once, from memory
-// to registers, several tiles at a time: a core has more loads under way from four places than from one
-// (18 in the place of 11 GB/s on a Sapphire Rapids). For more rows a tile x 64 blocks (a chain) of weights
-// is decoded into a buffer in L1, and all rows of a pass go by, `group_rows` at a time. w is raised, but by
-// avx2 in the second order, where the sums of w are made once for all rows and a is raised: there only the
-// signed operand may come from memory.
+// to registers, as many tiles at a time as their sums leave registers for: a core has more loads under way
+// from several places than from one (docs/performance.md). For more rows a tile x 64 blocks (a chain) of
+// weights is decoded into a buffer in L1, and all rows of a pass go by, `group_rows` at a time. w is raised,
+// but by avx2 in the second order, where the sums of w are made once for all rows and a is raised: there only
+// the signed operand may come from memory.
 #include "cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -121,7 +121,7 @@ HWY_INLINE void unpack_four_blocks(const uint8_t* pairs, int64_t place, int64_t 
     sums = _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, _MM_PERM_BADC));
     sums = _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, _MM_PERM_CDAB));
     const __m512i offsets = _mm512_sub_epi32(_mm512_setzero_si512(), sums);
-    const auto take = [&](int i, __m128i block, __m128i offset) {
+    const auto take = [&](int i, __m128i block, __m128i offset) HWY_ATTR {
         const int64_t p = place + i * apart;
         _mm_storeu_si128(reinterpret_cast<__m128i*>(out.codes.get() + p * 16), block);
         out.offsets[size_t(p)] = _mm_cvtsi128_si32(offset);
@@ -316,8 +316,9 @@ HWY_INLINE void look_up(hn::Vec<Bytes> table, const uint8_t* codes, hn::Vec<Byte
 
 // One chain of a tile, decoded.
 struct DecodedChain {
-    alignas(64) uint8_t codes[chain_blocks][vectors][4][4 * N];  // doubled, four elements of each output
-    alignas(64) float scales[chain_blocks][tile_outputs];        // SFw * 2^-8
+    // Doubled, raised where the buffer is; four elements of each output.
+    alignas(64) uint8_t codes[chain_blocks][vectors][4][4 * N];
+    alignas(64) float scales[chain_blocks][tile_outputs];                            // SFw * 2^-8
     alignas(64) int32_t offsets[buffer_is_raised ? 1 : chain_blocks][tile_outputs];  // -12 * sum of the codes
 
     HWY_INLINE void get(int /*tile*/, int64_t b, int v, hn::Vec<Bytes> (&found)[4], V& SFw) const {
@@ -351,7 +352,8 @@ void decode_chain(const PackedWeight& w, int64_t tile, int64_t first, int64_t bl
 // One chain of T tiles, `step` tiles from one another, where they lie packed, on their way from memory.
 template <int T, bool has_nan, bool extended>
 struct PackedChain {
-    // Bytes of codes: a core waits for memory as long as it takes for 4096 of them.
+    // Bytes of codes that are asked for before their turn: 4096 in all, as much as comes while one load
+    // waits.
     static constexpr int64_t ahead = 4096 / T;
     hn::Vec<Bytes> table;
     const uint8_t* codes;

@@ -69,14 +69,15 @@ void multiply_in_place(ThreadPool& pool, const MatmulW8A16Args& args, const E4M3
     const bool scaled = scale_up(x[0].values, R * 32 * steps_of(K));
     const int64_t groups = (outputs + N - 1) / N;
     pool.parallel_for(groups, grain_for(pool, groups, N * K * (R + 1)), [&](int64_t begin, int64_t end) {
-        for (int64_t n = begin * N; n < std::min(end * N, outputs); n += N) {
-            const int64_t group_end = std::min<int64_t>(n + N, outputs);
+        constexpr int64_t together = 4 * N;  // outputs: enough for the places of multiply_few_rows
+        for (int64_t n = begin * N; n < std::min(end * N, outputs); n += together) {
+            const int64_t group_end = std::min({n + together, end * N, outputs});
             if (scaled)
                 multiply_few_rows<R>(x[0].values, reinterpret_cast<const TinyE4M3*>(w), args.w.stride, K, n,
                                      group_end, epilogue);
             else
                 multiply_few_rows<R>(x[0].values, w, args.w.stride, K, n, group_end, epilogue);
-            for (int64_t column = n; column < group_end; column++) {  // the rows are in L1 now
+            for (int64_t column = n; column < group_end; column++) {  // the rows are in L1 or L2 now
                 if (!any_nan(&w[column * args.w.stride].bits, K)) continue;
                 for (int64_t m = 0; m < R; m++)
                     store_element(args.d.data, args.d.type, m * args.d.stride + column,

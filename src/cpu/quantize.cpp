@@ -254,10 +254,10 @@ HWY_INLINE void compare_groups(const T* x, int64_t groups, const Rule& rule, uin
         int64_t flushed;
         bool done;
     } found[2];
-    // Many groups are taken from four places in turn: a core has more loads under way from several (3.3 in
-    // the place of 3.0 Gvalue/s on a Sapphire Rapids).
+    // Many groups are taken from four places in turn: a core has more loads under way from several
+    // (docs/performance.md).
     const int64_t part = groups >= 64 ? groups / 4 : 0;
-    const auto place_of = [&](int64_t i) HWY_ATTR { return i < 4 * part ? i % 4 * part + i / 4 : i; };
+    const auto place_of = [&](int64_t n) HWY_ATTR { return n < 4 * part ? n % 4 * part + n / 4 : n; };
     const auto find = [&](int64_t n) HWY_ATTR {
         Found& next = found[n % 2];
         next.flushed = 0;
@@ -266,7 +266,7 @@ HWY_INLINE void compare_groups(const T* x, int64_t groups, const Rule& rule, uin
     // Groups of values asked for ahead, as an Emerald Rapids core does not do by itself: 5.7 in the place
     // of 4.0 Gvalue/s from memory. A Zen 3 core lost a tenth by it. The next rows are among them, what is
     // behind the matrix is not.
-    const int64_t ahead = part > 0 ? 3 : 9;
+    const int64_t ahead = part > 0 ? 3 : 9;  // of each place
     if (groups > 0) find(0);
     for (int64_t n = 0; n < groups; n++) {
         const int64_t i = place_of(n);

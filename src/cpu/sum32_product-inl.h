@@ -233,7 +233,7 @@ void multiply_few_rows(const float* x, const W* w, int64_t w_stride, int64_t K, 
                        const Epilogue& epilogue) {
     // 8 to 12 registers of sums: so many fma are on their way at a time.
     constexpr int C = R == 1 ? (N == 16 ? 4 : 2) : R == 2 && N == 16 ? 2 : 1;
-    const auto finish = [&](const V(&each)[N], int r, int64_t n) {
+    const auto finish = [&](const V(&each)[N], int r, int64_t n) HWY_ATTR {
         HWY_ALIGN float finished[N];
         store(add_lanes_of_each(each), finished);
         finish_row(epilogue, r, n, std::min<int64_t>(N, end - n), finished);

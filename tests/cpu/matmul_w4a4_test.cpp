@@ -112,16 +112,18 @@ TEST(MatmulW4A4, IgnoresGarbageBeyondTheLogicalShape) {
 }
 
 TEST(MatmulW4A4, ReadsEveryScaleByteOfBothOperands) {
-    Problem problem(NvFp4Shape::of(16, 16 * 16), 256, 4000);
-    for (int64_t row = 0; row < 16; row++)
-        for (int64_t block = 0; block < 16; block++)
-            problem.a.scales[problem.a.scale_place(row, block)] =
-                uint8_t(row * 16 + block);  // NaN: 0x7F and 0xFF
-    for (int64_t n = 0; n < 256; n++)
-        for (int64_t block = 0; block < 16; block++)
-            problem.w.block_scales[size_t(packed_scale_byte(16, n, block))] =
-                uint8_t(block == n % 16 ? n : 0x38);
-    expect_reference_bits(problem, DType::f32);
+    for (const int64_t rows : {1, 2, 3, 4, 8, 16, 17}) {
+        Problem problem(NvFp4Shape::of(rows, 16 * 16), 256, 4000);
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t block = 0; block < 16; block++)
+                problem.a.scales[problem.a.scale_place(row, block)] =
+                    uint8_t(row * 16 + block);  // NaN: 0x7F and 0xFF
+        for (int64_t n = 0; n < 256; n++)
+            for (int64_t block = 0; block < 16; block++)
+                problem.w.block_scales[size_t(packed_scale_byte(16, n, block))] =
+                    uint8_t(block == n % 16 ? n : 0x38);
+        expect_reference_bits(problem, DType::f32);
+    }
 }
 
 TEST(MatmulW4A4, LargestSumsAreExact) {
