@@ -65,9 +65,7 @@ __device__ __forceinline__ OrdinaryValues scaled_ordinary(const float (&values)[
 }
 
 template <typename Source>
-concept MakesOrdinary = requires(const Source& source) {
-    source.allows(1.0f);
-};
+concept MakesOrdinary = requires(const Source& source) { source.allows(1.0f); };
 
 template <typename Source>
 __device__ __forceinline__ bool allows(const Source& source, float G) {
