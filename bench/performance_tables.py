@@ -55,7 +55,8 @@ def kernels(path):
         for count in threads:
             row = found[count]
             cells += [number(row["value"]) if "difference" not in row else "WRONG", percent(row["share"])]
-        rows.append(cells + [found[threads[0]]["bound"] or ""])
+        bounds = [found[count]["bound"] or "" for count in threads]
+        rows.append(cells + [" / ".join(dict.fromkeys(bounds))])
     heads = ["kernel", "shape", "from", "unit"]
     for count in threads:
         heads += [f"{count} thread{'s' * (count > 1)}:", "share:"]

@@ -468,7 +468,8 @@ void multiply_few_rows(const MatmulW4A4Args& args, const Activations& a, int64_t
             has_nan |= any_nan(w.block_scales.data() + (tile + t * step) * tile_scales, tile_scales);
         alignas(64) float sums[T * R][tile_outputs];
         if (has_nan)
-            multiply_packed_tiles<R, T, true, extended>(w, tile, step, a, sums);
+            for (int t = 0; t < T; t++)
+                multiply_packed_tiles<R, 1, true, extended>(w, tile + t * step, 0, a, sums + t * R);
         else
             multiply_packed_tiles<R, T, false, extended>(w, tile, step, a, sums);
         for (int t = 0; t < T; t++) finish(args, 0, R, tile + t * step, sums[t * R]);

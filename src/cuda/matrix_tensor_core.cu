@@ -1,5 +1,5 @@
 // codes, block_scales = NVFP4(x'), x' = x T for every n elements of x [rows, k], on the matrix units: x and T
-// BF16, sums in FP32 as mma.sync makes them, not rounded before they are quantised.
+// BF16, sums in FP32 as those make them, not rounded before they are quantised.
 // Accumulation::tensor_core: another arithmetic than the contract's, run only when asked for; its bits are
 // those of the device.
 //
