@@ -238,14 +238,17 @@ void multiply_few_rows(const float* x, const W* w, int64_t w_stride, int64_t K, 
         store(add_lanes_of_each(each), finished);
         finish_row(epilogue, r, n, std::min<int64_t>(N, end - n), finished);
     };
+    const auto multiply = [&](int64_t n, int64_t apart, V(&sums)[R][C]) HWY_ATTR {
+        const W* rows[C];  // outputs beyond the last repeat it; they are not written
+        for (int c = 0; c < C; c++) rows[c] = w + std::min(n + c * apart, end - 1) * w_stride;
+        multiply_in_place<R, C>(x, rows, K, few_rows_ahead / int64_t(sizeof(W)), sums);
+    };
     const int64_t part = (end - begin) / (C * N) * N;
     for (int64_t n = begin; n < begin + part; n += N) {
         V each[C][R][N];
         for (int i = 0; i < N; i++) {
-            const W* rows[C];
-            for (int c = 0; c < C; c++) rows[c] = w + (n + i + c * part) * w_stride;
             V sums[R][C];
-            multiply_in_place<R, C>(x, rows, K, few_rows_ahead / int64_t(sizeof(W)), sums);
+            multiply(n + i, part, sums);
             for (int r = 0; r < R; r++)
                 for (int c = 0; c < C; c++) each[c][r][i] = sums[r][c];
         }
@@ -255,10 +258,8 @@ void multiply_few_rows(const float* x, const W* w, int64_t w_stride, int64_t K, 
     for (int64_t n = begin + C * part; n < end; n += N) {
         V each[R][N];
         for (int i = 0; i < N; i += C) {
-            const W* rows[C];  // outputs beyond the last repeat it; they are not written
-            for (int c = 0; c < C; c++) rows[c] = w + std::min(n + i + c, end - 1) * w_stride;
             V sums[R][C];
-            multiply_in_place<R, C>(x, rows, K, few_rows_ahead / int64_t(sizeof(W)), sums);
+            multiply(n + i, 1, sums);
             for (int r = 0; r < R; r++)
                 for (int c = 0; c < C; c++) each[r][i + c] = sums[r][c];
         }
