@@ -223,14 +223,12 @@ using Bytes = hn::ScalableTag<uint8_t>;
 using Ints = hn::Vec<I32>;
 inline constexpr int vectors = tile_outputs / N;
 
+#if HWY_TARGET != HWY_AVX3
 // start + the sums of four products of u (unsigned, signed in NEON) and s (signed) in each lane, four times:
 // one block.
 template <bool extended>
 HWY_INLINE Ints add_block(Ints start, const hn::Vec<Bytes> (&u)[4], const hn::Vec<Bytes> (&s)[4]) {
-#if HWY_TARGET == HWY_AVX3
-    for (int i = 0; i < 4; i++) start.raw = _mm512_dpbusd_epi32(start.raw, u[i].raw, s[i].raw);
-    return start;
-#elif HWY_TARGET == HWY_NEON
+#if HWY_TARGET == HWY_NEON
     if constexpr (extended) {
         // By name: for the intrinsic, all that it is inlined into would have to be compiled for this
         // instruction.
@@ -270,6 +268,8 @@ HWY_INLINE hn::Vec<Bytes> broadcast_four(const uint8_t* codes) {
     std::memcpy(&word, codes, 4);
     return hn::BitCast(Bytes(), hn::Set(I32(), word));
 }
+
+#endif
 
 // The sums of one block: w raised, a row's 16 codes and their offset.
 template <bool extended>
@@ -318,8 +318,10 @@ HWY_INLINE void look_up(hn::Vec<Bytes> table, const uint8_t* codes, hn::Vec<Byte
 struct DecodedChain {
     // Doubled, raised where the buffer is; four elements of each output.
     alignas(64) uint8_t codes[chain_blocks][vectors][4][4 * N];
-    alignas(64) float scales[chain_blocks][tile_outputs];                            // SFw * 2^-8
-    alignas(64) int32_t offsets[buffer_is_raised ? 1 : chain_blocks][tile_outputs];  // -12 * sum of the codes
+    alignas(64) float scales[chain_blocks][tile_outputs];  // SFw * 2^-8
+#if HWY_TARGET == HWY_AVX2
+    alignas(64) int32_t offsets[chain_blocks][tile_outputs];  // -12 * sum of the codes
+#endif
 
     HWY_INLINE void get(int /*tile*/, int64_t b, int v, hn::Vec<Bytes> (&found)[4], V& SFw) const {
         for (int i = 0; i < 4; i++) found[i] = hn::Load(Bytes(), codes[b][v][i]);
@@ -330,9 +332,11 @@ struct DecodedChain {
 template <bool extended>
 void decode_chain(const PackedWeight& w, int64_t tile, int64_t first, int64_t blocks, DecodedChain& out) {
     const Bytes d8;
-    const auto twelve = hn::Set(d8, raise);
     auto table = hn::LoadDup128(d8, raised_codes);
-    if constexpr (!buffer_is_raised) table = hn::Sub(table, twelve);
+#if HWY_TARGET == HWY_AVX2
+    const auto twelve = hn::Set(d8, raise);
+    table = hn::Sub(table, twelve);
+#endif
     const uint8_t* codes = &w.codes[size_t((tile * w.blocks() + first) * 128)];
     const uint8_t* scales = &w.block_scales[size_t((tile * w.blocks() + first) * 16)];
     for (int64_t b = 0; b < blocks; b++)
@@ -341,11 +345,10 @@ void decode_chain(const PackedWeight& w, int64_t tile, int64_t first, int64_t bl
             look_up<extended>(table, codes + b * 128 + v * 4 * N, found);
             for (int i = 0; i < 4; i++) hn::Store(found[i], d8, out.codes[b][v][i]);
             store(decode_scales(scales + b * 16 + v * N), out.scales[b] + v * N);
-            if constexpr (!buffer_is_raised) {
-                const auto raised =
-                    add_block<false>(hn::Zero(I32()), {twelve, twelve, twelve, twelve}, found);
-                hn::Store(hn::Neg(raised), I32(), out.offsets[b] + v * N);
-            }
+#if HWY_TARGET == HWY_AVX2
+            const auto raised = add_block<false>(hn::Zero(I32()), {twelve, twelve, twelve, twelve}, found);
+            hn::Store(hn::Neg(raised), I32(), out.offsets[b] + v * N);
+#endif
         }
 }
 
@@ -417,7 +420,9 @@ HWY_INLINE void multiply_raised_chain(const Weights& w, int64_t blocks, const Ac
 template <int R, bool extended>
 void multiply_chain(const DecodedChain& w, int64_t blocks, const Activations& a, int64_t place,
                     float (*sums)[tile_outputs]) {
-    if constexpr (buffer_is_raised) return multiply_raised_chain<R, 1, extended>(w, blocks, a, place, sums);
+#if HWY_TARGET != HWY_AVX2
+    multiply_raised_chain<R, 1, extended>(w, blocks, a, place, sums);
+#else
     V chain[R][vectors];
     for (int r = 0; r < R; r++)
         for (int v = 0; v < vectors; v++) chain[r][v] = hn::Zero(F32());
@@ -437,6 +442,7 @@ void multiply_chain(const DecodedChain& w, int64_t blocks, const Activations& a,
         }
     for (int r = 0; r < R; r++)
         for (int v = 0; v < vectors; v++) store(hn::Add(load(sums[r] + v * N), chain[r][v]), sums[r] + v * N);
+#endif
 }
 
 // sums [T][R][16] of T tiles, `step` apart, and all of K.
@@ -541,8 +547,8 @@ void multiply_all(ThreadPool& pool, const MatmulW4A4Args& args) {
                          int(std::min<int64_t>(group_rows, M - group * group_rows)), a);
     });
     const int64_t tiles = args.w->tiles();
-    const int64_t grain = pool.threads() == 1 ? tiles : grain_for(pool, tiles, tile_outputs * k * (M + 2));
-    pool.parallel_for(tiles, grain, [&](int64_t begin, int64_t end) { multiply(args, a, begin, end); });
+    pool.parallel_for(tiles, grain_for(pool, tiles, tile_outputs * k * (M + 2)),
+                      [&](int64_t begin, int64_t end) { multiply(args, a, begin, end); });
 }
 
 }  // namespace

@@ -53,9 +53,11 @@ void with_type(void* data, DType type, const Body& body) {
 }
 
 // Pieces for parallel_for: small enough to share out evenly, but each with so many operations that handing it
-// to a waiting thread (about 1 us) pays; below that everything runs in the calling thread.
+// to a waiting thread (about 1 us) pays; below that everything runs in the calling thread. A pool of one
+// thread has no one to share with: one piece.
 inline int64_t grain_for(const ThreadPool& pool, int64_t count, int64_t operations_per_item,
                          int64_t least = 1 << 17) {
+    if (pool.threads() == 1) return count;
     const int64_t worthwhile = least / (operations_per_item < 1 ? 1 : operations_per_item) + 1;
     const int64_t even = count / (4 * pool.threads()) + 1;
     return worthwhile > even ? worthwhile : even;
